@@ -1,0 +1,33 @@
+# Two commands do everything: `make demo` and `make test`. They set up a virtual environment by themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := $(wildcard channels/native/* gpu/native/*)
+QUESTION ?= What is the capital of France?
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
+	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
+
+test: $(VENV)/.dev check ## set up, then every check and every test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p ringcast.channels -p ringcast.actors -p ringcast.scheduler
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.llm: $(BIN)/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.llm
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm,dev]'
+	touch $@

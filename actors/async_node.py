@@ -1,0 +1,118 @@
+"""A node on an asyncio loop: one eventfd and one socket per peer are all that the loop watches.
+
+A doorbell drains the inboxes in batches and gives the loop a turn between them; when nothing is left it arms the bell
+again, so an idle node makes no system call and has no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ringcast.channels import Board, Doorbell, Outbox
+
+from .errors import NotInSystem
+from .node import Node
+from .peer import Peer
+
+
+class AsyncNode(Node):
+    """Drives a node on the running loop. `start` and `stop` bracket its life."""
+
+    def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
+        super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
+        self.loop = asyncio.get_running_loop()
+        self._flush_scheduled = False
+        self._drain_scheduled = False
+        self._running = False
+        self._watched_for_writing: set[int] = set()
+        self._wrote = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._running = True
+        self.loop.add_reader(self.bell.fileno(), self._on_bell)
+        self._schedule_drain()
+
+    def stop(self) -> None:
+        """Send what can be sent, then let go of the loop."""
+        self.flush()
+        self._running = False
+        self.loop.remove_reader(self.bell.fileno())
+        for peer in list(self.peers.values()):
+            self.unwatch_link(peer)
+
+    def current_loop(self) -> asyncio.AbstractEventLoop:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is not self.loop or not self._running:
+            raise NotInSystem(
+                f"a reference of system node {self.name!r} was used "
+                + ("after the system stopped" if loop is self.loop else "outside the event loop of its system")
+            )
+        return self.loop
+
+    def schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+
+    def watch_link(self, peer: Peer) -> None:
+        self.loop.add_reader(peer.link.fileno(), self.read_link, peer)
+
+    def unwatch_link(self, peer: Peer) -> None:
+        self.loop.remove_reader(peer.link.fileno())
+        if peer.link.fileno() in self._watched_for_writing:
+            self._watched_for_writing.discard(peer.link.fileno())
+            self.loop.remove_writer(peer.link.fileno())
+
+    def link_has_backlog(self, peer: Peer) -> None:
+        if peer.link.fileno() not in self._watched_for_writing:
+            self._watched_for_writing.add(peer.link.fileno())
+            self.loop.add_writer(peer.link.fileno(), self._on_writable, peer)
+
+    def read_link(self, peer: Peer) -> None:
+        super().read_link(peer)
+        self._schedule_drain()  # an overflow frame or a new inbox may have made messages ready
+
+    async def frames_written(self, peer: Peer) -> None:
+        """Wait until every frame queued for the peer is with the kernel, or the peer is gone."""
+        while peer.link.pending and not peer.link.closed:
+            self._wrote.clear()
+            await self._wrote.wait()
+
+    def _on_writable(self, peer: Peer) -> None:
+        peer.link.pump()
+        self._wrote.set()
+        if not peer.link.pending:
+            self._watched_for_writing.discard(peer.link.fileno())
+            self.loop.remove_writer(peer.link.fileno())
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._running:
+            self.flush()
+            if self.has_backlog:
+                self._schedule_drain()  # its arming waits for space, too
+
+    def _on_bell(self) -> None:
+        self.bell.disarm()
+        self._schedule_drain()
+
+    def _schedule_drain(self) -> None:
+        if not self._drain_scheduled:
+            self._drain_scheduled = True
+            self.loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._drain_scheduled = False
+        if not self._running:
+            return
+        handled = self.poll_once()
+        if handled or not self._arm():
+            self._schedule_drain()
+
+    def _arm(self) -> bool:
+        readers = [p.inbox.reader for p in self.peers.values() if p.inbox is not None]
+        return self.bell.arm(readers, (self.outbox.ring,) if self.has_backlog else ())

@@ -1,0 +1,60 @@
+"""A node on a process's main thread, for a BlockingActor: receive, run one handler, answer, wait.
+
+It sleeps in one native wait on its doorbell and its links with the GIL released, and has no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ringcast.channels import Board, Doorbell, Outbox
+
+from .errors import ActorError
+from .loops import send_all
+from .node import Node
+from .peer import Peer
+
+
+class BlockingNode(Node):
+    """Drives a node without an event loop. Its actor may cast; it cannot ask (there is no loop to await on)."""
+
+    def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
+        super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
+        self._watched: dict[int, Peer] = {}
+
+    def current_loop(self) -> asyncio.AbstractEventLoop:
+        raise ActorError(
+            f"BlockingActor {self.name!r} has no event loop to wait for a reply on: "
+            "use .cast, or make the calling actor an rt.Actor"
+        )
+
+    def schedule_flush(self) -> None:
+        """Nothing to do: `step` flushes after each batch and each handler."""
+
+    def watch_link(self, peer: Peer) -> None:
+        self._watched[peer.link.fileno()] = peer
+
+    def unwatch_link(self, peer: Peer) -> None:
+        self._watched.pop(peer.link.fileno(), None)
+
+    def link_has_backlog(self, peer: Peer) -> None:
+        """A full link: frames are few and small, so they are written as soon as the peer reads."""
+        send_all(peer.link)
+
+    def receive(self) -> int:
+        """Handle everything that is there without waiting; the number of messages."""
+        handled = 0
+        while count := self.poll_once():
+            handled += count
+        self.flush()
+        return handled
+
+    def wait(self) -> None:
+        """Sleep until a message, a frame or needed space arrives."""
+        readers = [p.inbox.reader for p in self.peers.values() if p.inbox is not None]
+        writers = (self.outbox.ring,) if self.has_backlog else ()
+        ready = self.bell.wait(readers, writers, list(self._watched), None, 0.0)
+        for fd in ready:
+            peer = self._watched.get(fd)
+            if peer is not None:
+                self.read_link(peer)

@@ -1,0 +1,76 @@
+"""What the root tells a child process in its first frame, and how an actor's class gets there.
+
+A class that can be imported travels by name. One that cannot (defined in `__main__`, in a notebook, inside a
+function) travels by value through cloudpickle, so `__main__` is never run a second time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from ringcast.channels.codec import message
+
+ROOT_SLOT = 0
+
+
+@message(22)
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Everything a child needs before its first message. The frame's fds: board, bell, ring, root bell, root ring."""
+
+    slot: int
+    epoch: int
+    system_name: str
+    actor_id: int
+    name: str
+    incarnation: int
+    class_name: str  # module:qualname, or what to call it if it travels by value
+    class_bytes: bytes  # empty if the name is enough
+    arguments: bytes  # encoded (args, kwargs): decoded after the class's module is imported
+    sys_path: list[str]
+    log_level: int
+
+
+def class_for_travel(cls: type) -> tuple[str, bytes]:
+    """(name, b"") of an importable class, or (name, its pickled definition). ``TypeError`` if neither is possible."""
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    if cls.__module__ != "__main__" and _lookup(sys.modules.get(cls.__module__), cls.__qualname__) is cls:
+        return name, b""
+    try:
+        import cloudpickle
+    except ImportError:
+        raise TypeError(
+            f"actor class {name} cannot be imported by its process (it is defined in __main__ or inside a function): "
+            "move it into a module, or install cloudpickle"
+        ) from None
+    try:
+        return name, cloudpickle.dumps(cls)
+    except Exception as error:
+        raise TypeError(
+            f"actor class {name} cannot be imported by its process, and its definition does not travel by value: "
+            f"{type(error).__name__}: {error}. Move it into a module"
+        ) from error
+
+
+def load_class(name: str, data: bytes) -> type[Any]:
+    """The class that `class_for_travel` described."""
+    if data:
+        import cloudpickle
+
+        loaded: type[Any] = cloudpickle.loads(data)
+        return loaded
+    module, _, qualname = name.partition(":")
+    found = _lookup(importlib.import_module(module), qualname)
+    if not isinstance(found, type):
+        raise ImportError(f"module {module!r} has no class {qualname!r}")
+    return found
+
+
+def _lookup(module: object, qualname: str) -> object:
+    found = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found

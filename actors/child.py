@@ -1,0 +1,37 @@
+"""`python -m ringcast.actors.child LINK_FD PARENT_PID`: the process of one actor, from its first line to its exit.
+
+The watch on the parent comes before everything else, in a native thread, so that no load or long call can outlive it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ringcast.channels import ORPHANED, exit_with
+
+
+def main() -> None:
+    """Take the boot frame from the link and become the actor that it describes."""
+    link_fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    try:
+        parent = os.pidfd_open(parent_pid)
+    except ProcessLookupError:
+        os._exit(ORPHANED)
+    if os.getppid() != parent_pid:  # it died, and the number may be somebody else's by now
+        os._exit(ORPHANED)
+    exit_with([parent])
+
+    import faulthandler
+    import signal
+
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the app; it stops us in order
+
+    from .child_process import run_child
+
+    sys.exit(run_child(link_fd))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A child's side of the root's control frames, for nodes of both kinds, and the context of the actor it hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from ringcast.channels import ORPHANED, Board, Doorbell, Frame, Link, Outbox
+
+from .async_node import AsyncNode
+from .blocking_node import BlockingNode
+from .boot import ROOT_SLOT
+from .context import Watch
+from .errors import Cause
+from .peer import Peer
+from .ref import Ref
+from .route import Route
+from .statistics import node_statistics
+from .wire import FrameKind
+
+if TYPE_CHECKING:
+    from .node import Node
+
+    _Base = Node
+else:
+    _Base = object
+
+
+class ChildControl(_Base):
+    """Mixed into a node: the root says who the peers are, what died, and when to stop."""
+
+    stop_reason: str | None = None
+    _last_watch = 0
+
+    def on_stop_requested(self) -> None:
+        """The root asked for an orderly stop; ``stop_reason`` is set."""
+
+    def connect_root(self, link: Link, bell_fd: int, ring_fd: int) -> Peer:
+        """The root is the first peer."""
+        self._watches: dict[int, Watch] = {}
+        return self.connect(ROOT_SLOT, "root", link, bell_fd, ring_fd)
+
+    def to_root(self, kind: FrameKind, body: object) -> None:
+        """Send a control frame to the root."""
+        self.send_frame(self.peers[ROOT_SLOT], kind, body)
+
+    def report_phase(self, phase: str) -> None:
+        self.to_root(FrameKind.PHASE, phase)
+
+    def watch(self, ref: Ref) -> Watch:
+        self._last_watch += 1
+        number = self._last_watch
+        watch = self._watches[number] = Watch(lambda _: self._watches.pop(number, None))
+        self.to_root(FrameKind.WATCH, (number, ref._actor_id))
+        return watch
+
+    def resolve(self, route: Route) -> None:
+        self.to_root(FrameKind.RESOLVE, route.actor_id)
+
+    def known_cause(self, actor_id: int) -> Cause | None:
+        return None
+
+    def on_frame(self, peer: Peer, frame: Frame) -> None:
+        body: Any = self.codec.decode(frame.payload)
+        if frame.kind == FrameKind.CONNECT:
+            slot, name = body
+            ring_fd, bell_fd, link_fd = frame.fds
+            self.connect(slot, name, Link(link_fd), bell_fd, ring_fd)
+        elif frame.kind == FrameKind.ROUTE:
+            actor_id, name, slot, capacity_bytes, cause = body
+            if cause is None:
+                self.route_up(actor_id, name, slot, capacity_bytes)
+            else:
+                self.route_down(actor_id, cause)
+        elif frame.kind == FrameKind.DIED:
+            self.peer_died(*body)
+        elif frame.kind == FrameKind.EVENT:
+            number, event = body
+            if (watch := self._watches.get(number)) is not None:
+                watch.put(event)
+        elif frame.kind == FrameKind.STOP:
+            self.stop_reason = body
+            self.on_stop_requested()
+        elif frame.kind == FrameKind.ASK_STATISTICS:
+            self.to_root(FrameKind.STATISTICS, node_statistics(self))
+
+    def on_link_closed(self, peer: Peer) -> None:
+        if peer.slot == ROOT_SLOT:
+            os._exit(ORPHANED)  # the native watch is about to do the same
+
+
+class AsyncChildNode(ChildControl, AsyncNode):
+    """The node of a process that hosts an Actor."""
+
+    def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
+        super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
+        self.stop_requested = asyncio.Event()
+
+    def on_stop_requested(self) -> None:
+        self.stop_requested.set()
+
+
+class BlockingChildNode(ChildControl, BlockingNode):
+    """The node of a process that hosts a BlockingActor."""

@@ -1,0 +1,183 @@
+"""What a child process does after its watch on the parent runs: boot, host one actor, stop in order.
+
+Reached from `child` only. Exceptions of user code become frames to the root and an exit code, never silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import setproctitle
+
+from ringcast.channels import ORPHANED, Board, Codec, Doorbell, EncodeError, Frame, Link, Outbox, RingWriter
+
+from .actor import Actor, BlockingActor
+from .blocking_cell import BlockingCell
+from .boot import ROOT_SLOT, Boot, load_class
+from .cell import AsyncCell, describe
+from .child_node import AsyncChildNode, BlockingChildNode, ChildControl
+from .context import Context
+from .loops import run_on_new_loop, send_all, wait_readable
+from .ref import Ref
+from .runner import ActorRunner
+from .wire import FrameKind
+
+EXIT_FAILED = 1
+
+
+@dataclass(slots=True)
+class Place:
+    """What the boot frame brought."""
+
+    boot: Boot
+    link: Link
+    early_frames: list[Frame]  # came with it, from the root
+    board: Board
+    bell: Doorbell
+    outbox: Outbox
+    root_bell_fd: int
+    root_ring_fd: int
+
+    def join(self, node: ChildControl) -> None:
+        """Connect the node to the root."""
+        peer = node.connect_root(self.link, self.root_bell_fd, self.root_ring_fd)
+        node.handle_frames(peer, self.early_frames)
+
+
+def run_child(link_fd: int) -> int:
+    """Receive the boot frame and live; the process's exit code."""
+    place = _receive_boot(Link(link_fd))
+    boot = place.boot
+    setproctitle.setproctitle(f"{boot.system_name}: {boot.name}")
+    sys.path[:] = boot.sys_path
+    logging.basicConfig(level=boot.log_level, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        cls = load_class(boot.class_name, boot.class_bytes)
+    except BaseException as error:
+        place.link.send(FrameKind.START_FAILED, 0, Codec().encode(_trace(error)))
+        send_all(place.link)
+        return EXIT_FAILED
+    if issubclass(cls, Actor):
+        return run_on_new_loop(_live_async(place, cls))
+    return _live_blocking(place, cls)
+
+
+def _receive_boot(link: Link) -> Place:
+    frames: list[Frame] = []
+    while not frames:
+        if link.closed:
+            os._exit(ORPHANED)
+        wait_readable(link.fileno())
+        frames = link.receive()
+    board_fd, bell_fd, ring_fd, root_bell_fd, root_ring_fd = frames[0].fds
+    boot: Boot = Codec().decode(frames[0].payload)
+    board = Board(board_fd)
+    bell = Doorbell(board, boot.slot, bell_fd)
+    outbox = Outbox(RingWriter(ring_fd, bell, epoch=boot.epoch))
+    for fd in (board_fd, bell_fd, ring_fd):
+        os.close(fd)  # the mappings and the doorbell keep what they need
+    return Place(boot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd)
+
+
+async def _live_async(place: Place, cls: type[Actor]) -> int:
+    boot = place.boot
+    node = AsyncChildNode(slot=boot.slot, name=boot.name, board=place.board, bell=place.bell, outbox=place.outbox)
+    stopping = asyncio.ensure_future(node.stop_requested.wait())
+    node.start()
+    place.join(node)
+    try:
+        actor = _construct(node, boot, cls)
+        cell = AsyncCell(actor, boot.actor_id, boot.name, lambda n: place.board.advance(boot.slot, n))
+        node.route_up(boot.actor_id, boot.name, boot.slot, cell.capacity_bytes)
+        runner = ActorRunner(node, cell, actor)
+        start = asyncio.ensure_future(runner.start(_context(node, boot)))
+        await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()  # stopped while it starts
+            await asyncio.wait([start])
+            return 0
+        start.result()
+    except BaseException as error:
+        return await _report(node, FrameKind.START_FAILED, error)
+    node.to_root(FrameKind.READY, cell.capacity_bytes)
+
+    failure = asyncio.ensure_future(runner.failure())
+    await asyncio.wait([failure, stopping], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if failure.done():
+            return await _report(node, FrameKind.CRASHED, failure.result())
+        failure.cancel()
+        handoff = await runner.stop(node.stop_reason or "")
+    except BaseException as error:
+        return await _report(node, FrameKind.CRASHED, error)
+    _report_stopped(node, handoff)
+    await node.frames_written(node.peers[ROOT_SLOT])
+    node.stop()
+    node.outbox.close()
+    return 0
+
+
+def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
+    boot = place.boot
+    node = BlockingChildNode(slot=boot.slot, name=boot.name, board=place.board, bell=place.bell, outbox=place.outbox)
+    place.join(node)
+    try:
+        actor = _construct(node, boot, cls)
+        cell = BlockingCell(actor, boot.actor_id, boot.name, lambda n: place.board.advance(boot.slot, n))
+        node.cells[boot.actor_id] = cell
+        actor.on_start(_context(node, boot), None)
+    except BaseException as error:
+        node.to_root(FrameKind.START_FAILED, _trace(error))
+        return EXIT_FAILED
+    node.to_root(FrameKind.READY, cell.capacity_bytes)
+    while node.stop_reason is None:
+        received = node.receive()
+        ran = node.stop_reason is None and cell.run_one()
+        if ran:
+            node.flush()
+        elif not received:
+            node.wait()
+    cell.fail_queued(f"the actor was stopped: {node.stop_reason}")
+    try:
+        handoff = actor.on_stop(node.stop_reason)
+    except BaseException as error:
+        node.to_root(FrameKind.CRASHED, _trace(error))
+        return EXIT_FAILED
+    _report_stopped(node, handoff)
+    node.flush()
+    node.outbox.close()
+    return 0
+
+
+def _construct(node: ChildControl, boot: Boot, cls: type[Any]) -> Any:
+    args, kwargs = node.codec.decode(boot.arguments)
+    return cls(*args, **kwargs)
+
+
+def _context(node: ChildControl, boot: Boot) -> Context:
+    return Context(node, Ref(boot.actor_id, boot.name, node), boot.name, boot.incarnation)
+
+
+def _report_stopped(node: ChildControl, handoff: object) -> None:
+    try:
+        node.to_root(FrameKind.STOPPED, handoff)
+    except EncodeError as error:
+        logging.getLogger("ringcast.actors").error("the hand-off of %r is lost: %s", node.name, error)
+        node.to_root(FrameKind.STOPPED, None)
+
+
+async def _report(node: AsyncChildNode, kind: FrameKind, error: BaseException) -> int:
+    node.to_root(kind, _trace(error))
+    await node.frames_written(node.peers[ROOT_SLOT])
+    return EXIT_FAILED
+
+
+def _trace(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error)) or describe(error)
+    return text.encode("utf-8", "backslashreplace").decode()

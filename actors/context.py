@@ -1,0 +1,84 @@
+"""What the runtime gives an actor: its name, its own reference, phases and watches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+from .errors import ActorError
+from .events import Event, GaveUp, Stopped
+from .ref import Ref
+
+
+class Watch(AsyncIterator[Event]):
+    """The events of one actor, from its present state on; ends after `GaveUp` or `Stopped`.
+
+    Close it (``aclose``) or leave the ``async for`` and forget it: it holds nothing but a queue.
+    """
+
+    def __init__(self, unsubscribe: Callable[[Watch], object]) -> None:
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._unsubscribe = unsubscribe
+        self._ended = False
+
+    def put(self, event: Event) -> None:
+        """Called by the runtime."""
+        self._events.put_nowait(event)
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._ended:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        if isinstance(event, GaveUp | Stopped):
+            await self.aclose()
+        return event
+
+    async def aclose(self) -> None:
+        """Stop watching."""
+        if not self._ended:
+            self._ended = True
+            self._unsubscribe(self)
+
+
+class ContextOwner(Protocol):
+    """What a context needs of the place that hosts the actor."""
+
+    def report_phase(self, phase: str) -> None:
+        """Tell the supervisor what the actor is doing now."""
+
+    def watch(self, ref: Ref) -> Watch:
+        """Subscribe to an actor's events."""
+
+
+class Context:
+    """Given to ``on_start`` and ``run``. ``incarnation`` counts the actor's starts from 1."""
+
+    def __init__(self, owner: ContextOwner, ref: Ref, name: str, incarnation: int) -> None:
+        self._owner = owner
+        self._ref = ref
+        self.name = name
+        self.incarnation = incarnation
+
+    @property
+    def self_ref(self) -> Any:
+        """The actor's own reference, to give to others."""
+        return self._ref
+
+    def phase(self, name: str, stall_after: float | None = None) -> None:
+        """Name what the actor is doing: told in `ActorDied` and shown while it starts.
+
+        ``stall_after`` (seconds) is how long the phase may take before it counts as stalled.
+        """
+        if stall_after is not None and stall_after <= 0:
+            raise ValueError(f"stall_after of phase {name!r} is {stall_after}: it must be positive seconds")
+        self._owner.report_phase(name)
+
+    def watch(self, ref: object) -> Watch:
+        """The life of another actor; the first event tells its present state."""
+        if not isinstance(ref, Ref):
+            raise ActorError(f"watch needs a reference, not {type(ref).__name__}")
+        return self._owner.watch(ref)

@@ -1,0 +1,78 @@
+"""Errors of the actor runtime. Each docstring says whose fault it is and what the caller may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringcast.channels.codec import message
+
+
+class ActorError(Exception):
+    """Base of everything that a call, a spawn or a system raises."""
+
+
+@message(16)
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why an actor is gone, as far as its supervisor could find out.
+
+    ``exit_code`` is the process's (negative: the signal that killed it), None for an actor in the host's process.
+    ``stderr_tail`` are the last lines that its process wrote.
+    """
+
+    summary: str
+    exit_code: int | None = None
+    last_phase: str = ""
+    last_handler: str = ""
+    traceback: str = ""
+    stderr_tail: str = ""
+
+    def __str__(self) -> str:
+        where = f", last phase {self.last_phase!r}" if self.last_phase else ""
+        where += f", in handler {self.last_handler!r}" if self.last_handler else ""
+        detail = self.traceback or self.stderr_tail
+        return f"{self.summary}{where}" + (f"\n{detail.rstrip()}" if detail else "")
+
+
+class ActorDied(ActorError):
+    """The callee's death: it ended before it answered, or is not there now. ``cause`` says why.
+
+    The runtime never repeats a call: the method may or may not have run. A restarted actor can be called again.
+    """
+
+    def __init__(self, name: str, cause: Cause) -> None:
+        super().__init__(f"actor {name!r} died: {cause}")
+        self.name = name
+        self.cause = cause
+
+
+class RemoteError(ActorError):
+    """The callee's handler raised. Type name, message and traceback are the callee's; it lives on."""
+
+    def __init__(self, name: str, type_name: str, text: str, traceback: str) -> None:
+        super().__init__(f"{type_name} in actor {name!r}: {text}")
+        self.name = name
+        self.type_name = type_name
+        self.text = text
+        self.traceback = traceback
+
+
+class CallCancelled(ActorError):
+    """The callee cancelled its own handler, or it stopped before the handler ended."""
+
+
+class StartFailed(ActorError):
+    """An actor did not become READY: its constructor, import or on_start raised, or its process ended."""
+
+    def __init__(self, name: str, cause: Cause) -> None:
+        super().__init__(f"actor {name!r} did not start: {cause}")
+        self.name = name
+        self.cause = cause
+
+
+class MailboxFull(ActorError):
+    """The callee is slower than its callers: its mailbox holds as much as it declared. Wait or drop."""
+
+
+class NotInSystem(ActorError):
+    """The caller's mistake: a reference was used outside the system that made it, or after it stopped."""

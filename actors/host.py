@@ -1,0 +1,40 @@
+"""Where an incarnation of an actor lives, as its supervisor sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .errors import Cause
+from .spec import Restart, Spec, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What a supervisor keeps of one actor for all its incarnations."""
+
+    actor_id: int
+    name: str
+    spec: Spec[Any] = field(repr=False)
+    where: Where
+    restart: Restart
+
+
+class Host(Protocol):
+    """One incarnation. Its owner is told of its end once, after `start` has returned, through a callback."""
+
+    slot: int  # of the process that it lives in
+
+    async def start(self) -> int:
+        """Start the actor and wait until it is READY; its mailbox's bound in bytes. `StartFailed` otherwise.
+
+        There is no time limit: a slow start is fine as long as the process lives. Cancelling ends it.
+        """
+
+    async def stop(self, reason: str, timeout_s: float) -> None:
+        """Stop in order; what has not ended after ``timeout_s`` seconds is killed. Returns when it is gone."""
+
+
+# Tells the supervisor that an incarnation ended: (cause, whether it ended by itself with exit code 0).
+ExitCallback = Callable[[Cause, bool], None]

@@ -1,0 +1,110 @@
+"""Starts child processes and learns of their end. Owned by `process_host`; knows no actor and no message.
+
+A child gets one inherited file descriptor (its link), a session of its own, and pipes for its output, whose lines
+appear on our stderr with the child's name and whose last lines are kept for the cause of death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+
+STDERR_TAIL_LINES = 20
+
+
+class ChildProcess:
+    """A running child. ``on_exit`` is called once, on the loop, after it was reaped and its output read."""
+
+    def __init__(
+        self, name: str, link_fd: int, env: Mapping[str, str], on_exit: Callable[[ChildProcess], None]
+    ) -> None:
+        self.name = name
+        self.tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._partial = b""
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "ringcast.actors.child", str(link_fd), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
+            pass_fds=(link_fd,),
+            start_new_session=True,
+        )
+        assert self._popen.stdout is not None
+        self._output_fd = self._popen.stdout.fileno()
+        os.set_blocking(self._output_fd, False)
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._loop.add_reader(self._pidfd, self._exited)
+        self._loop.add_reader(self._output_fd, self._read_output)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """As of `subprocess`: negative is the signal that killed it. None while it runs."""
+        return self._popen.returncode
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def describe_exit(self) -> str:
+        """How it ended, in words."""
+        code = self.exit_code
+        if code is None:
+            return "it runs"
+        if code >= 0:
+            return f"its process {self.pid} exited with code {code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        hint = " (kill -9, or the kernel out of memory)" if -code == signal.SIGKILL else ""
+        return f"its process {self.pid} was killed by {name}{hint}"
+
+    def _exited(self) -> None:
+        self._popen.wait()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._read_output()
+        if self._output_fd >= 0:
+            self._close_output()
+        self._on_exit(self)
+
+    def _read_output(self) -> None:
+        while self._output_fd >= 0:
+            try:
+                data = os.read(self._output_fd, 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_output()
+                return
+            lines = (self._partial + data).split(b"\n")
+            self._partial = lines.pop()
+            for line in lines:
+                self._show(line)
+
+    def _close_output(self) -> None:
+        if self._partial:
+            self._show(self._partial)
+        self._loop.remove_reader(self._output_fd)
+        assert self._popen.stdout is not None
+        self._popen.stdout.close()
+        self._output_fd = -1
+
+    def _show(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip()
+        self.tail.append(text)
+        with contextlib.suppress(OSError, ValueError):  # the host may have closed its stderr
+            sys.stderr.write(f"[{self.name}] {text}\n")

@@ -1,0 +1,155 @@
+"""Incarnations in the app's own process: an Actor as tasks on the loop, a BlockingActor on a thread.
+
+Made by `supervisor`. Their crash is an exception of ``run``; nothing they raise reaches the app's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from .actor import Actor, BlockingActor
+from .blocking_cell import ThreadCell
+from .boot import ROOT_SLOT
+from .cell import AsyncCell
+from .context import Context, Watch
+from .errors import ActorError, Cause, StartFailed
+from .host import Child, ExitCallback
+from .ref import Ref
+from .runner import ActorRunner
+
+if TYPE_CHECKING:
+    from .root_node import RootNode
+    from .supervisor import Supervisor
+
+
+class LocalOwner:
+    """The context's owner for actors here."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self.phase = "start"
+
+    def report_phase(self, phase: str) -> None:
+        self.phase = phase
+
+    def watch(self, ref: Ref) -> Watch:
+        return self._supervisor.watch(ref)
+
+
+class TaskHost:
+    """An Actor on the app's loop."""
+
+    slot = ROOT_SLOT
+
+    def __init__(
+        self, root: RootNode, supervisor: Supervisor, child: Child, incarnation: int, on_exit: ExitCallback
+    ) -> None:
+        self.child = child
+        self._root = root
+        self._owner = LocalOwner(supervisor)
+        self._incarnation = incarnation
+        self._on_exit = on_exit
+        self._runner: ActorRunner | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        child = self.child
+        ref = Ref(child.actor_id, child.name, self._root)
+        try:
+            actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
+            assert isinstance(actor, Actor)
+            cell = AsyncCell(actor, child.actor_id, child.name, lambda _: None)
+            self._runner = ActorRunner(self._root, cell, actor)
+            await self._runner.start(Context(self._owner, ref, child.name, self._incarnation))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            raise _start_failed(child.name, self._owner.phase, error) from error
+        self._watcher = asyncio.create_task(self._watch_failure(self._runner), name=f"{child.name}: watch")
+        return cell.capacity_bytes
+
+    async def _watch_failure(self, runner: ActorRunner) -> None:
+        error = await runner.failure()
+        await runner.stop(f"it crashed: {error}", orderly=False)
+        trace = "".join(traceback.format_exception(error))
+        self._on_exit(Cause(f"{type(error).__name__}: {error}", traceback=trace), False)
+
+    async def stop(self, reason: str, timeout_s: float) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._runner is not None:
+            await asyncio.wait_for(self._runner.stop(reason), timeout_s)
+
+
+class ThreadHost:
+    """A BlockingActor on a thread of the app's process."""
+
+    slot = ROOT_SLOT
+
+    def __init__(self, root: RootNode, supervisor: Supervisor, child: Child, incarnation: int) -> None:
+        self.child = child
+        self._root = root
+        self._loop = asyncio.get_running_loop()
+        self._owner = LocalOwner(supervisor)
+        self._incarnation = incarnation
+        self._cell: ThreadCell | None = None
+        self._stop_reason = ""
+        self._started: Future[ThreadCell] = Future()
+        self._ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._live, name=child.name, daemon=True)
+
+    async def start(self) -> int:
+        self._thread.start()
+        try:
+            self._cell = await asyncio.wrap_future(self._started)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            raise _start_failed(self.child.name, self._owner.phase, error) from error
+        self._root.cells[self.child.actor_id] = self._cell
+        return self._cell.capacity_bytes
+
+    async def stop(self, reason: str, timeout_s: float) -> None:
+        self._stop_reason = reason
+        if self._cell is None:
+            return
+        self._root.cells.pop(self.child.actor_id, None)
+        self._cell.stop()
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._ended), timeout_s)
+        except TimeoutError:
+            raise ActorError(
+                f"thread of actor {self.child.name!r} did not end within {timeout_s} s: a thread cannot be killed; "
+                "run the actor with where=rt.process()"
+            ) from None
+        finally:
+            self._cell.fail_queued(f"the actor was stopped: {reason}")
+
+    def _live(self) -> None:
+        child = self.child
+        try:
+            actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
+            assert isinstance(actor, BlockingActor)
+            ref = Ref(child.actor_id, child.name, self._root)
+            actor.on_start(Context(self._owner, ref, child.name, self._incarnation), None)
+            cell = ThreadCell(actor, child.actor_id, child.name, lambda _: None, self._loop)
+        except BaseException as error:  # SystemExit ends the actor's start, not the app
+            self._started.set_exception(error)
+            return
+        self._started.set_result(cell)
+        cell.serve()
+        try:
+            actor.on_stop(self._stop_reason)
+        except BaseException as error:
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+
+def _start_failed(name: str, phase: str, error: BaseException) -> StartFailed:
+    trace = "".join(traceback.format_exception(error))
+    return StartFailed(name, Cause(f"{type(error).__name__}: {error}", last_phase=phase, traceback=trace))

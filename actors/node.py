@@ -1,0 +1,450 @@
+"""One process's end of a system: peers, routes, calls in flight, and the actors that live here.
+
+The node turns calls on references into envelopes and envelopes into mailbox entries and replies. It knows no event
+loop's details and never blocks: `async_node` and `blocking_node` drive it, `system` (root) and `child` say who its
+peers are. Used from one thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from ringcast.channels import (
+    Board,
+    ChannelError,
+    Codec,
+    DecodeError,
+    Doorbell,
+    Frame,
+    Inbox,
+    Link,
+    Outbox,
+    RingReader,
+)
+
+from .cell import Cell, Incoming
+from .errors import ActorDied, ActorError, Cause, MailboxFull, RemoteError
+from .origin import LocalOrigin, RemoteOrigin, call_error
+from .peer import Peer
+from .ref import REF_TAG, Ref, pack_ref, unpack_ref
+from .route import Outgoing, Route, RouteState
+from .wire import Envelope, FailureKind, FrameKind
+
+log = logging.getLogger("ringcast.actors")
+
+LOCAL_MESSAGE_BYTES = 256  # what a message inside one process is charged: it is never encoded
+POLL_BATCH = 128
+
+
+class ReplyFuture(asyncio.Future[Any]):
+    """A call in flight. Cancelling it cancels the handler at the other end."""
+
+    def __init__(self, node: Node, call_id: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._node = node
+        self._call_id = call_id
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        cancelled = super().cancel(msg)
+        if cancelled:
+            self._node.cancel_call(self._call_id)
+        return cancelled
+
+
+@dataclass(slots=True)
+class Pending:
+    """A call that has not ended."""
+
+    future: ReplyFuture
+    route: Route
+    outgoing: Outgoing
+
+
+@dataclass(slots=True)
+class NodeCounters:
+    """What a node did since it started."""
+
+    late_replies: int = 0  # replies that came after their call had ended
+    dropped_casts: int = 0  # casts whose actor was gone when they could have left
+    undecodable: int = 0  # messages that no registered type fits
+
+
+class Node(ABC):
+    """See the module. ``slot`` is the process's number in the system: its bell's on the board."""
+
+    def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
+        self.slot = slot
+        self.name = name
+        self.board = board
+        self.bell = bell
+        self.outbox = outbox
+        self.codec = Codec({Ref: (REF_TAG, pack_ref, lambda data: unpack_ref(data, self))})
+        self.peers: dict[int, Peer] = {}
+        self.routes: dict[int, Route] = {}
+        self.cells: dict[int, Cell] = {}
+        self.counters = NodeCounters()
+        self.local_origin = LocalOrigin(self)
+        self._origins: dict[int, RemoteOrigin] = {}
+        self._pending: dict[int, Pending] = {}
+        self._backlog: deque[tuple[bytes, int]] = deque()
+        self._last_call_id = 0
+
+    # What drivers and owners supply.
+
+    @abstractmethod
+    def schedule_flush(self) -> None:
+        """Ring the doorbells of what was sent, soon."""
+
+    @abstractmethod
+    def watch_link(self, peer: Peer) -> None:
+        """Call `read_link` when the peer's link is readable."""
+
+    @abstractmethod
+    def unwatch_link(self, peer: Peer) -> None:
+        """Stop watching it."""
+
+    @abstractmethod
+    def link_has_backlog(self, peer: Peer) -> None:
+        """Frames wait because the link is full: pump it when it is writable."""
+
+    @abstractmethod
+    def current_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop on which replies arrive; `ActorError` where there is none."""
+
+    @abstractmethod
+    def resolve(self, route: Route) -> None:
+        """Find out where an actor lives; `route_up` or `route_down` follows, now or later."""
+
+    @abstractmethod
+    def known_cause(self, actor_id: int) -> Cause | None:
+        """Why the actor is down, if this node already knows that it is."""
+
+    @abstractmethod
+    def on_frame(self, peer: Peer, frame: Frame) -> None:
+        """A control frame that is no business of the node itself."""
+
+    @abstractmethod
+    def on_link_closed(self, peer: Peer) -> None:
+        """The other end of the link is gone."""
+
+    # Asking and telling.
+
+    def ask(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        loop = self.current_loop()
+        self._last_call_id += 1
+        call_id = self._last_call_id
+        future = ReplyFuture(self, call_id, loop)
+        cause = self.known_cause(ref._actor_id)
+        if cause is not None:
+            future.set_exception(ActorDied(ref._name, cause))
+            return future
+        route, is_new = self._route(ref)
+        outgoing = self._outgoing(route, call_id, method, args, kwargs)
+        self._pending[call_id] = Pending(future, route, outgoing)
+        self._submit(route, outgoing)
+        if is_new:
+            self.resolve(route)
+        return future
+
+    def tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._tell(ref, method, args, kwargs, wait=False)
+
+    async def tell_waiting(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        outgoing = self._tell(ref, method, args, kwargs, wait=True)
+        if outgoing.sent is not None:
+            try:
+                await outgoing.sent
+            except asyncio.CancelledError:
+                outgoing.dropped = True
+                raise
+
+    def _tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, wait: bool) -> Outgoing:
+        cause = self.known_cause(ref._actor_id)
+        if cause is not None:
+            raise ActorDied(ref._name, cause)
+        route, is_new = self._route(ref)
+        outgoing = self._outgoing(route, None, method, args, kwargs)
+        leaves_now = route.state is RouteState.UP and not route.waiting and route.allows(outgoing.size_bytes)
+        if not leaves_now:
+            if wait:
+                outgoing.sent = self.current_loop().create_future()
+            elif route.state is RouteState.UP or len(route.waiting) >= 1024:
+                raise MailboxFull(
+                    f"mailbox of {ref._name!r} is full: {route.outstanding_bytes} of {route.capacity_bytes} bytes "
+                    f"sent and not yet taken, {len(route.waiting)} messages wait; use `cast.wait` to wait for room"
+                )
+        self._submit(route, outgoing)
+        if is_new:
+            self.resolve(route)
+        return outgoing
+
+    def cancel_call(self, call_id: int) -> None:
+        """The caller no longer waits: tell the handler, or do not even send."""
+        pending = self._pending.pop(call_id, None)
+        if pending is None:
+            return
+        route, outgoing = pending.route, pending.outgoing
+        if outgoing in route.waiting:
+            outgoing.dropped = True
+        elif route.slot == self.slot:
+            cell = self.cells.get(route.actor_id)
+            if cell is not None:
+                cell.cancel(self.local_origin, call_id)
+        elif (peer := self.peers.get(route.slot)) is not None:
+            self.send(peer, self.codec.encode((Envelope.CANCEL, route.actor_id, call_id)))
+
+    def _route(self, ref: Ref) -> tuple[Route, bool]:
+        route = self.routes.get(ref._actor_id)
+        if route is not None:
+            return route, False
+        route = self.routes[ref._actor_id] = Route(ref._actor_id, ref._name)
+        return route, True
+
+    def _outgoing(
+        self, route: Route, call_id: int | None, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Outgoing:
+        if route.slot == self.slot:
+            return Outgoing(LOCAL_MESSAGE_BYTES, None, (method, args, kwargs), call_id)
+        if call_id is None:
+            payload = self.codec.encode((Envelope.CAST, route.actor_id, method, args, kwargs))
+        else:
+            payload = self.codec.encode((Envelope.CALL, route.actor_id, call_id, method, args, kwargs))
+        return Outgoing(len(payload), payload, None, call_id)
+
+    def _submit(self, route: Route, outgoing: Outgoing) -> None:
+        if route.state is RouteState.UP and not route.waiting and route.allows(outgoing.size_bytes):
+            self._transmit(route, outgoing)
+        else:
+            route.waiting.append(outgoing)
+
+    def _transmit(self, route: Route, outgoing: Outgoing) -> None:
+        route.outstanding_bytes += outgoing.size_bytes
+        if outgoing.payload is not None:
+            self.send(self.peers[route.slot], outgoing.payload)
+        else:
+            assert outgoing.local is not None
+            method, args, kwargs = outgoing.local
+            size = outgoing.size_bytes
+            self.cells[route.actor_id].put(Incoming(outgoing.call_id, method, args, kwargs, self.local_origin, size))
+        if outgoing.sent is not None and not outgoing.sent.done():
+            outgoing.sent.set_result(None)
+
+    def pump(self, route: Route) -> None:
+        """Send what waits and may leave."""
+        while (outgoing := route.next_allowed()) is not None:
+            self._transmit(route, outgoing)
+
+    def credit(self, actor_id: int, slot: int, size_bytes: int) -> None:
+        """The actor took messages of that size from its mailbox."""
+        route = self.routes.get(actor_id)
+        if route is not None and route.slot == slot:
+            route.outstanding_bytes -= size_bytes
+            if route.waiting:
+                self.pump(route)
+
+    # Routes and peers.
+
+    def route_up(self, actor_id: int, name: str, slot: int, capacity_bytes: int) -> None:
+        """The actor lives in that process; what waited for it leaves."""
+        route = self.routes.get(actor_id)
+        if route is None:
+            route = self.routes[actor_id] = Route(actor_id, name)
+        route.state = RouteState.UP
+        route.slot = slot
+        route.capacity_bytes = capacity_bytes
+        self.pump(route)
+
+    def route_down(self, actor_id: int, cause: Cause) -> None:
+        """The actor is not to be reached: end its calls and forget the way; the next call asks anew."""
+        route = self.routes.pop(actor_id, None)
+        if route is None:
+            return
+        for call_id, pending in list(self._pending.items()):
+            if pending.route is route:
+                del self._pending[call_id]
+                if not pending.future.done():
+                    pending.future.set_exception(ActorDied(route.name, cause))
+        for outgoing in route.waiting:
+            if outgoing.sent is not None and not outgoing.sent.done():
+                outgoing.sent.set_exception(ActorDied(route.name, cause))
+            elif outgoing.call_id is None and not outgoing.dropped:
+                self.counters.dropped_casts += 1
+                log.warning("a cast to %r was dropped: %s", route.name, cause.summary)
+        route.waiting.clear()
+
+    def connect(self, slot: int, name: str, link: Link, bell_fd: int, ring_fd: int) -> Peer:
+        """Admit another process to our ring and tell it so; its own notice makes our inbox. Takes the fds over."""
+        bell = Doorbell(self.board, slot, bell_fd)
+        os.close(bell_fd)
+        reader_slot = self.outbox.admit(bell, link)
+        peer = self.peers[slot] = Peer(slot, name, link, bell, ring_fd, reader_slot)
+        self._origins[slot] = RemoteOrigin(self, peer)
+        place = (reader_slot, self.outbox.ring.position, self.outbox.ring.epoch)
+        self.send_frame(peer, FrameKind.ATTACH, place)
+        self.watch_link(peer)
+        return peer
+
+    def peer_died(self, slot: int, cause: Cause) -> None:
+        """Proof of death arrived: take what it had committed, then forget it."""
+        peer = self.peers.pop(slot, None)
+        if peer is None:
+            return
+        self.unwatch_link(peer)
+        self._read_frames(peer)
+        if peer.inbox is not None:
+            while messages := peer.inbox.poll(POLL_BATCH):
+                for message in messages:
+                    self._handle(peer, message.payload)
+        self.outbox.evict(peer.reader_slot)
+        for route in [r for r in self.routes.values() if r.slot == slot]:
+            self.route_down(route.actor_id, cause)
+        del self._origins[slot]
+        self._backlog = deque((payload, mask) for payload, mask in self._backlog if mask != 1 << peer.reader_slot)
+        peer.link.close()
+        if peer.ring_fd >= 0:
+            os.close(peer.ring_fd)
+
+    def send_frame(self, peer: Peer, kind: FrameKind, body: object = None, fds: tuple[int, ...] = ()) -> None:
+        """Queue a control frame on the peer's link."""
+        peer.link.send(kind, 0, self.codec.encode(body), fds)
+        if peer.link.pending:
+            self.link_has_backlog(peer)
+
+    def send(self, peer: Peer, payload: bytes) -> None:
+        """Put an envelope into our ring for one peer, behind everything sent before."""
+        mask = 1 << peer.reader_slot
+        if self._backlog or not self.outbox.try_send(payload, mask):
+            self._backlog.append((payload, mask))
+        self.schedule_flush()
+
+    def flush(self) -> None:
+        """Send what had found no room, and ring the doorbells of the addressed."""
+        while self._backlog and self.outbox.try_send(*self._backlog[0]):
+            self._backlog.popleft()
+        self.outbox.flush()
+        for link in self.outbox.links_pending():
+            self.link_has_backlog(next(p for p in self.peers.values() if p.link is link))
+
+    # Receiving.
+
+    @property
+    def has_backlog(self) -> bool:
+        return bool(self._backlog)
+
+    def poll_once(self) -> int:
+        """Handle a batch from every inbox; the number of messages handled."""
+        handled = 0
+        for peer in list(self.peers.values()):
+            inbox = peer.inbox
+            if inbox is None:
+                continue
+            messages = inbox.poll(POLL_BATCH)
+            if inbox.reader.blocked:
+                self.read_link(peer)
+                messages += inbox.poll(POLL_BATCH)
+            for message in messages:
+                self._handle(peer, message.payload)
+            handled += len(messages)
+        if self._backlog:
+            self.flush()
+        return handled
+
+    def read_link(self, peer: Peer) -> None:
+        """Handle the frames that the peer sent."""
+        self._read_frames(peer)
+        if peer.link.closed and peer.slot in self.peers:
+            self.unwatch_link(peer)
+            self.on_link_closed(peer)
+
+    def _read_frames(self, peer: Peer) -> None:
+        self.handle_frames(peer, peer.link.receive())
+
+    def handle_frames(self, peer: Peer, frames: list[Frame]) -> None:
+        """Act on frames that came over the peer's link."""
+        for frame in frames:
+            if frame.kind == FrameKind.ATTACH:
+                reader_slot, position, epoch = self.codec.decode(frame.payload)
+                reader = RingReader(peer.ring_fd, reader_slot, position, peer.bell, epoch)
+                peer.inbox = Inbox(reader, peer.link)
+                os.close(peer.ring_fd)
+                peer.ring_fd = -1
+            elif frame.kind < FrameKind.ATTACH:
+                assert peer.inbox is not None  # the peer admits us before it sends
+                peer.inbox.feed(frame)
+            else:
+                self.on_frame(peer, frame)
+
+    def _handle(self, peer: Peer, data: bytes | memoryview) -> None:
+        try:
+            message = self.codec.decode(data)
+            kind = message[0]
+            if kind == Envelope.CALL:
+                _, actor_id, call_id, method, args, kwargs = message
+                self._deliver(peer, actor_id, call_id, method, args, kwargs, len(data))
+            elif kind == Envelope.CAST:
+                _, actor_id, method, args, kwargs = message
+                self._deliver(peer, actor_id, None, method, args, kwargs, len(data))
+            elif kind == Envelope.REPLY:
+                self.finish_call(message[1], message[2], None)
+            elif kind == Envelope.FAILURE:
+                _, call_id, failure, name, type_name, text, trace = message
+                self.finish_call(call_id, None, call_error(failure, name, type_name, text, trace))
+            elif kind == Envelope.CREDIT:
+                self.credit(message[1], peer.slot, message[2])
+            elif kind == Envelope.CANCEL:
+                cell = self.cells.get(message[1])
+                if cell is not None:
+                    cell.cancel(self._origins[peer.slot], message[2])
+            else:
+                raise DecodeError(f"no envelope kind {kind}")
+        except (ChannelError, ValueError, TypeError, IndexError, KeyError) as error:
+            self._undecodable(peer, data, error)
+
+    def _deliver(
+        self, peer: Peer, actor_id: int, call_id: int | None, method: str, args: Any, kwargs: Any, size: int
+    ) -> None:
+        origin = self._origins[peer.slot]
+        cell = self.cells.get(actor_id)
+        if cell is not None:
+            cell.put(Incoming(call_id, method, args, kwargs, origin, size))
+        elif call_id is not None:
+            origin.fail(str(actor_id), call_id, FailureKind.GONE, None, "it is not in this process", "")
+
+    def finish_call(self, call_id: int, value: Any, error: ActorError | None) -> None:
+        """A call ended. Late answers are dropped and counted."""
+        pending = self._pending.pop(call_id, None)
+        if pending is None or pending.future.done():
+            self.counters.late_replies += 1
+        elif error is None:
+            pending.future.set_result(value)
+        else:
+            pending.future.set_exception(error)
+
+    def _undecodable(self, peer: Peer, data: bytes | memoryview, error: Exception) -> None:
+        """A message that does not decode ends its own call, if it is one; everything else goes on."""
+        self.counters.undecodable += 1
+        log.error("undecodable message of %d bytes from %r: %s", len(data), peer.name, error)
+        try:
+            head = msgpack.unpackb(data, strict_map_key=False)
+            kind, actor_id, call_id = head[0], head[1], head[2]
+        except Exception:  # not even an envelope: it was logged, and there is nobody to tell
+            return
+        origin = self._origins.get(peer.slot)
+        cell = self.cells.get(actor_id)
+        if kind in (Envelope.CALL, Envelope.CAST) and origin is not None:
+            if cell is not None:
+                origin.took(actor_id, len(data), cell.capacity_bytes)
+            if kind == Envelope.CALL:
+                name = cell.name if cell is not None else self.name
+                origin.fail(name, call_id, FailureKind.RAISED, error, str(error), "")
+        elif kind == Envelope.REPLY:
+            self.finish_call(head[1], None, RemoteError(peer.name, type(error).__name__, str(error), ""))

@@ -1,0 +1,94 @@
+"""Where a message came from: the way back for its reply and for its mailbox credit. Made by nodes, used by cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ringcast.channels import EncodeError
+
+from .errors import ActorDied, ActorError, CallCancelled, Cause, RemoteError
+from .wire import Envelope, FailureKind
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .peer import Peer
+
+
+class Origin(Protocol):
+    """A caller as an actor's cell sees it."""
+
+    def reply(self, name: str, call_id: int, value: Any) -> None:
+        """End the call with a value."""
+
+    def fail(
+        self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
+    ) -> None:
+        """End the call with an error; ``error`` is the exception itself, which never leaves the process."""
+
+    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
+        """A message of that size left the mailbox."""
+
+
+class RemoteOrigin:
+    """A caller in another process. What is sent to one that has died meanwhile goes nowhere."""
+
+    def __init__(self, node: Node, peer: Peer) -> None:
+        self._node = node
+        self._peer = peer
+        self._taken: dict[int, int] = {}  # actor id -> bytes not yet returned as credit
+
+    def reply(self, name: str, call_id: int, value: Any) -> None:
+        try:
+            data = self._node.codec.encode((Envelope.REPLY, call_id, value))
+        except EncodeError as error:
+            self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
+            return
+        self._send(data)
+
+    def fail(
+        self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
+    ) -> None:
+        type_name = type(error).__name__ if error is not None else ""
+        text, trace = (s.encode("utf-8", "backslashreplace").decode() for s in (text, trace))
+        self._send(self._node.codec.encode((Envelope.FAILURE, call_id, kind, name, type_name, text, trace)))
+
+    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
+        taken = self._taken.get(actor_id, 0) + size_bytes
+        if taken >= capacity_bytes // 4:
+            self._send(self._node.codec.encode((Envelope.CREDIT, actor_id, taken)))
+            taken = 0
+        self._taken[actor_id] = taken
+
+    def _send(self, data: bytes) -> None:
+        if self._node.peers.get(self._peer.slot) is self._peer:
+            self._node.send(self._peer, data)
+
+
+class LocalOrigin:
+    """A caller in the same process and on the same loop: objects pass as they are."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def reply(self, name: str, call_id: int, value: Any) -> None:
+        self._node.finish_call(call_id, value, None)
+
+    def fail(
+        self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
+    ) -> None:
+        type_name = type(error).__name__ if error is not None else ""
+        failure = call_error(kind, name, type_name, text, trace)
+        failure.__cause__ = error
+        self._node.finish_call(call_id, None, failure)
+
+    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
+        self._node.credit(actor_id, self._node.slot, size_bytes)
+
+
+def call_error(kind: int, name: str, type_name: str, text: str, trace: str) -> ActorError:
+    """The exception that a caller gets for a failure reported by the callee's side."""
+    if kind == FailureKind.RAISED:
+        return RemoteError(name, type_name, text, trace)
+    if kind == FailureKind.CANCELLED:
+        return CallCancelled(f"actor {name!r} cancelled the call: {text}")
+    return ActorDied(name, Cause(text))

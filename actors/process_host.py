@@ -1,0 +1,191 @@
+"""An incarnation in a process of its own: segment, doorbell, link, launch, boot frame, READY, death.
+
+Made by `supervisor` for the root's node. The root keeps the fds of the child's ring and doorbell, so that it can
+introduce the child to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
+
+from .boot import Boot, class_for_travel
+from .errors import ActorError, Cause, StartFailed
+from .host import Child, ExitCallback
+from .launch import ChildProcess
+from .peer import Peer
+from .spec import process
+from .statistics import NodeStatistics
+from .wire import FrameKind
+
+if TYPE_CHECKING:
+    from .root_node import RootNode
+
+TERM_GRACE_S = 0.5
+
+
+class ProcessHost:
+    """See the module. ``slot`` is the process's number in the system."""
+
+    def __init__(self, root: RootNode, child: Child, incarnation: int, on_exit: ExitCallback) -> None:
+        assert isinstance(child.where, process)
+        self.child = child
+        self.incarnation = incarnation
+        self.slot = root.take_slot()
+        self._root = root
+        self._on_exit = on_exit
+        self._env = child.where.env
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[int] = self._loop.create_future()
+        self._gone = asyncio.Event()
+        self._ring: Segment | None = None
+        self._bell_fd = -1
+        self._process: ChildProcess | None = None
+        self._phase = "start"
+        self._traceback = ""
+        self._stopping = False
+        self.handoff: object = None
+        self._statistics: list[asyncio.Future[NodeStatistics]] = []
+
+    async def start(self) -> int:
+        try:
+            self._launch()
+        except BaseException:
+            self._release()
+            raise
+        try:
+            return await asyncio.shield(self._ready)
+        except BaseException:
+            if not self._gone.is_set():  # cancelled, or refused by the child: make sure that it ends
+                self._stopping = True
+                await self._end_within(1.0)
+            raise
+
+    def _launch(self) -> None:
+        root, child = self._root, self.child
+        class_name, class_bytes = class_for_travel(child.spec.cls)
+        arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs)))
+        self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
+        self._bell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        ours, theirs = Link.pair()
+        try:
+            self._process = ChildProcess(child.name, theirs.fileno(), self._env, self._exited)
+        except OSError as error:
+            ours.close()
+            raise StartFailed(child.name, Cause(f"its process could not be started: {error}")) from error
+        finally:
+            theirs.close()
+        boot = Boot(
+            slot=self.slot,
+            epoch=self.incarnation,
+            system_name=root.name,
+            actor_id=child.actor_id,
+            name=child.name,
+            incarnation=self.incarnation,
+            class_name=class_name,
+            class_bytes=class_bytes,
+            arguments=arguments,
+            sys_path=[os.path.abspath(p) for p in sys.path],
+            log_level=logging.getLogger("ringcast").getEffectiveLevel(),
+        )
+        fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd)
+        ours.send(FrameKind.BOOT, 0, root.codec.encode(boot), fds)
+        root.hosts[self.slot] = self
+        root.connect(self.slot, child.name, ours, os.dup(self._bell_fd), os.dup(self._ring.fd))
+
+    def fds_for_introduction(self) -> tuple[int, int]:
+        """(ring, bell) of the child, for another process to map."""
+        assert self._ring is not None
+        return self._ring.fd, self._bell_fd
+
+    def on_frame(self, peer: Peer, frame: Frame) -> None:
+        """A control frame from the child."""
+        body: Any = self._root.codec.decode(frame.payload)
+        if frame.kind == FrameKind.READY:
+            self._phase = ""
+            if not self._ready.done():
+                self._ready.set_result(body)
+        elif frame.kind in (FrameKind.START_FAILED, FrameKind.CRASHED):
+            self._traceback = body
+        elif frame.kind == FrameKind.PHASE:
+            self._phase = body
+        elif frame.kind == FrameKind.STOPPED:
+            self.handoff = body
+        elif frame.kind == FrameKind.STATISTICS:
+            for future in self._statistics:
+                if not future.done():
+                    future.set_result(body)
+            self._statistics.clear()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def statistics(self) -> NodeStatistics:
+        """Ask the child for its figures; `ActorError` if it ends instead of answering."""
+        future: asyncio.Future[NodeStatistics] = self._loop.create_future()
+        self._statistics.append(future)
+        self._root.send_frame(self._root.peers[self.slot], FrameKind.ASK_STATISTICS)
+        return await future
+
+    async def stop(self, reason: str, timeout_s: float) -> None:
+        self._stopping = True
+        peer = self._root.peers.get(self.slot)
+        if peer is not None and not self._gone.is_set():
+            self._root.send_frame(peer, FrameKind.STOP, reason)
+            self._phase = "stop"
+        await self._end_within(timeout_s)
+
+    async def _end_within(self, timeout_s: float) -> None:
+        """Wait for the process's end; then SIGTERM, then SIGKILL."""
+        assert self._process is not None
+        for limit_s, number in ((timeout_s, signal.SIGTERM), (TERM_GRACE_S, signal.SIGKILL)):
+            try:
+                await asyncio.wait_for(self._gone.wait(), limit_s)
+                return
+            except TimeoutError:
+                self._process.signal(number)
+        await self._gone.wait()
+
+    def _exited(self, process: ChildProcess) -> None:
+        root = self._root
+        peer = root.peers.get(self.slot)
+        if peer is not None:
+            root.read_link(peer)  # its last words
+        _, number = root.board.progress(self.slot)  # of the handler that ran, 0 for none
+        names = list(self.child.spec.cls.handlers())
+        cause = Cause(
+            summary=process.describe_exit(),
+            exit_code=process.exit_code,
+            last_phase=self._phase,
+            last_handler=names[number - 1] if 0 < number <= len(names) else "",
+            traceback=self._traceback,
+            stderr_tail="" if self._traceback else "\n".join(process.tail),
+        )
+        root.process_died(self.slot, cause)
+        self._release()
+        self._gone.set()
+        for future in self._statistics:
+            if not future.done():
+                future.set_exception(ActorError(f"actor {self.child.name!r} ended: {cause.summary}"))
+        if not self._ready.done():
+            self._ready.set_exception(StartFailed(self.child.name, cause))
+            self._ready.exception()  # whoever started it may have been cancelled
+        elif not self._stopping:
+            self._on_exit(cause, process.exit_code == 0)
+
+    def _release(self) -> None:
+        self._root.hosts.pop(self.slot, None)
+        self._root.give_slot(self.slot)
+        if self._ring is not None:
+            self._ring.close()
+        if self._bell_fd >= 0:
+            os.close(self._bell_fd)
+            self._bell_fd = -1

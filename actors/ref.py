@@ -1,0 +1,106 @@
+"""References: plain data that names an actor, with its handlers as typed attributes.
+
+A reference is what `System.spawn` returns (typed as the actor's class) and what travels in messages and spec
+arguments. It holds no connection: the node of the process it is used in finds the way, and finds it again after a
+restart of the actor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgpack
+
+from .errors import NotInSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+REF_TAG = 1
+
+
+class Sender(Protocol):
+    """What a reference needs of the node that it is bound to."""
+
+    def ask(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]: ...
+    def tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def tell_waiting(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[None]: ...
+
+
+class Ref:
+    """One actor, whatever its incarnation. Equal and hashable by id; ``ref.method(...)`` asks it."""
+
+    __slots__ = ("_actor_id", "_name", "_sender")
+
+    def __init__(self, actor_id: int, name: str, sender: Sender | None) -> None:
+        self._actor_id = actor_id
+        self._name = name
+        self._sender = sender
+
+    def __getattr__(self, method: str) -> BoundCall:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        return BoundCall(self, method)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and other._actor_id == self._actor_id
+
+    def __hash__(self) -> int:
+        return hash(self._actor_id)
+
+    def __repr__(self) -> str:
+        return f"<Ref {self._name!r} #{self._actor_id}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} travels in messages and spec arguments of its system, not by pickle")
+
+
+class BoundCall:
+    """``ref.method``: call it to ask, ``.cast`` it to tell."""
+
+    __slots__ = ("_method", "_ref")
+
+    def __init__(self, ref: Ref, method: str) -> None:
+        self._ref = ref
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return sender_of(self._ref).ask(self._ref, self._method, args, kwargs)
+
+    @property
+    def cast(self) -> BoundCast:
+        return BoundCast(self._ref, self._method)
+
+
+class BoundCast:
+    """``ref.method.cast``: call it to tell at once, ``.wait`` it to tell when there is room."""
+
+    __slots__ = ("_method", "_ref")
+
+    def __init__(self, ref: Ref, method: str) -> None:
+        self._ref = ref
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        sender_of(self._ref).tell(self._ref, self._method, args, kwargs)
+
+    def wait(self, *args: Any, **kwargs: Any) -> Awaitable[None]:
+        return sender_of(self._ref).tell_waiting(self._ref, self._method, args, kwargs)
+
+
+def sender_of(ref: Ref) -> Sender:
+    if ref._sender is None:
+        raise NotInSystem(f"{ref!r} is bound to no system: it was made outside one")
+    return ref._sender
+
+
+def pack_ref(ref: Ref) -> bytes:
+    """The bytes of a reference in a message."""
+    data: bytes = msgpack.packb((ref._actor_id, ref._name))
+    return data
+
+
+def unpack_ref(data: bytes, sender: Sender) -> Ref:
+    """The reference in ``data``, bound to the receiver's node."""
+    actor_id, name = msgpack.unpackb(data)
+    return Ref(actor_id, name, sender)

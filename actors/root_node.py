@@ -1,0 +1,135 @@
+"""The node of the system's first process: owns the board, gives out slots, introduces processes to each other.
+
+What it does not know about actors (where they are, why they are down) it asks its `Directory`, the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ringcast.channels import Board, Doorbell, Frame, Link, Outbox, RingWriter, create_segment
+
+from .async_node import AsyncNode
+from .boot import ROOT_SLOT
+from .errors import ActorError, Cause
+from .events import Event
+from .peer import Peer
+from .route import Route
+from .wire import FrameKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .process_host import ProcessHost
+
+MAX_PROCESSES = 64
+
+
+class Directory(Protocol):
+    """Who knows every actor of the system."""
+
+    def locate(self, actor_id: int) -> tuple[str, int, int] | Cause:
+        """(name, slot, mailbox bound) of an actor that is up, or why it is down."""
+
+    def subscribe(self, actor_id: int, tell: Callable[[Event], None]) -> None:
+        """Tell the actor's present state and every later event."""
+
+
+class RootNode(AsyncNode):
+    """See the module. Made inside the loop that it will run on."""
+
+    def __init__(self, name: str, directory: Directory, ring_bytes: int) -> None:
+        self._segments = [create_segment(Board.size_bytes(MAX_PROCESSES))]
+        self._segments.append(create_segment(RingWriter.size_bytes(ring_bytes)))
+        self.board_fd, self.ring_fd = (segment.fd for segment in self._segments)
+        board = Board(self.board_fd)
+        bell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        bell = Doorbell(board, ROOT_SLOT, bell_fd)
+        os.close(bell_fd)  # the doorbell keeps a duplicate
+        outbox = Outbox(RingWriter(self.ring_fd, bell, epoch=1))
+        super().__init__(slot=ROOT_SLOT, name=name, board=board, bell=bell, outbox=outbox)
+        self.ring_bytes = ring_bytes
+        self.hosts: dict[int, ProcessHost] = {}
+        self._directory = directory
+        self._free_slots = list(range(MAX_PROCESSES - 1, ROOT_SLOT, -1))
+        self._introduced: set[tuple[int, int]] = set()
+
+    def close(self) -> None:
+        """Let go of the shared memory. Every child is gone by now."""
+        self.stop()
+        for segment in self._segments:
+            segment.close()
+
+    def take_slot(self) -> int:
+        """A free number for a process; `ActorError` when all are in use."""
+        if not self._free_slots:
+            raise ActorError(f"the system has {MAX_PROCESSES} processes, which is as many as it can have")
+        return self._free_slots.pop()
+
+    def give_slot(self, slot: int) -> None:
+        self._free_slots.append(slot)
+
+    def process_died(self, slot: int, cause: Cause) -> None:
+        """Proof of death: forget the process here and make everybody forget it."""
+        self._introduced = {pair for pair in self._introduced if slot not in pair}
+        self.peer_died(slot, cause)
+        self.broadcast(FrameKind.DIED, (slot, cause))
+
+    def broadcast(self, kind: FrameKind, body: object) -> None:
+        """A control frame to every child."""
+        for peer in list(self.peers.values()):
+            self.send_frame(peer, kind, body)
+
+    def resolve(self, route: Route) -> None:
+        place = self._directory.locate(route.actor_id)
+        if isinstance(place, Cause):
+            self.route_down(route.actor_id, place)
+        else:
+            self.route_up(route.actor_id, *place)
+
+    def known_cause(self, actor_id: int) -> Cause | None:
+        if actor_id in self.routes:
+            return None
+        place = self._directory.locate(actor_id)
+        return place if isinstance(place, Cause) else None
+
+    def on_frame(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind == FrameKind.RESOLVE:
+            self._answer_resolve(peer, self.codec.decode(frame.payload))
+        elif frame.kind == FrameKind.WATCH:
+            self._answer_watch(peer, *self.codec.decode(frame.payload))
+        else:
+            self.hosts[peer.slot].on_frame(peer, frame)
+
+    def on_link_closed(self, peer: Peer) -> None:
+        """Not a proof of death: the pidfd will tell."""
+
+    def _answer_resolve(self, peer: Peer, actor_id: int) -> None:
+        place = self._directory.locate(actor_id)
+        if isinstance(place, Cause):
+            self.send_frame(peer, FrameKind.ROUTE, (actor_id, "", -1, 0, place))
+            return
+        name, slot, capacity_bytes = place
+        if slot not in (ROOT_SLOT, peer.slot):
+            self._introduce(peer.slot, slot)
+        self.send_frame(peer, FrameKind.ROUTE, (actor_id, name, slot, capacity_bytes, None))
+
+    def _introduce(self, one: int, other: int) -> None:
+        pair = (min(one, other), max(one, other))
+        if pair in self._introduced:
+            return
+        self._introduced.add(pair)
+        ends = Link.pair()
+        for to, about, end in ((one, other, ends[0]), (other, one, ends[1])):
+            host = self.hosts[about]
+            fds = (*host.fds_for_introduction(), end.fileno())
+            self.send_frame(self.peers[to], FrameKind.CONNECT, (about, host.child.name), fds)
+            end.close()
+
+    def _answer_watch(self, peer: Peer, number: int, actor_id: int) -> None:
+        def tell(event: Any) -> None:
+            if self.peers.get(peer.slot) is peer:
+                self.send_frame(peer, FrameKind.EVENT, (number, event))
+
+        self._directory.subscribe(actor_id, tell)

@@ -1,0 +1,67 @@
+"""The way from one node to one actor: where it lives, and what may still be sent to it.
+
+A route counts the bytes that its actor has not yet taken from its mailbox. Beyond the actor's bound, messages wait
+here in order; the node asks `next_allowed` whenever credit or a place to send to arrives. It sends nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class RouteState(Enum):
+    """Whether the node knows where the actor lives."""
+
+    RESOLVING = "resolving"
+    UP = "up"
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message on its way. ``payload`` is encoded; a local one keeps its objects in ``local`` instead."""
+
+    size_bytes: int
+    payload: bytes | None
+    local: tuple[str, tuple[Any, ...], dict[str, Any]] | None
+    call_id: int | None
+    sent: asyncio.Future[None] | None = None  # a waiting cast's caller
+    dropped: bool = False  # its caller was cancelled before it left
+
+
+@dataclass(slots=True)
+class Route:
+    """Where an actor lives (``slot``: the process) and the account of what it was sent."""
+
+    actor_id: int
+    name: str
+    state: RouteState = RouteState.RESOLVING
+    slot: int = -1
+    capacity_bytes: int = 0
+    outstanding_bytes: int = 0
+    waiting: deque[Outgoing] = field(default_factory=deque)
+
+    def allows(self, size_bytes: int) -> bool:
+        """Whether a message of that size may leave now, apart from those that wait before it.
+
+        The receiver returns credit in quarters of its bound, so up to a quarter may be unreturned while its mailbox
+        is empty: below that, one message of any size is let in.
+        """
+        return (
+            self.outstanding_bytes + size_bytes <= self.capacity_bytes
+            or self.outstanding_bytes < self.capacity_bytes // 4
+        )
+
+    def next_allowed(self) -> Outgoing | None:
+        """Take the next waiting message that may leave now; None if there is none."""
+        while self.waiting and self.state is RouteState.UP:
+            head = self.waiting[0]
+            if not head.dropped and not self.allows(head.size_bytes):
+                return None
+            self.waiting.popleft()
+            if not head.dropped:
+                return head
+        return None

@@ -1,0 +1,64 @@
+"""The life of an actor on an event loop, in any process: construct, start, serve with run beside, stop.
+
+Hosts (a child process, the app's own process) call it and decide what a failure means; it reports nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from .actor import Actor
+from .cell import AsyncCell
+from .context import Context
+from .node import Node
+
+
+class ActorRunner:
+    """One incarnation of an Actor on a node's loop."""
+
+    def __init__(self, node: Node, cell: AsyncCell, actor: Actor) -> None:
+        self._node = node
+        self._cell = cell
+        self._actor = actor
+        self._serve: asyncio.Task[None] | None = None
+        self._run: asyncio.Task[None] | None = None
+
+    async def start(self, ctx: Context) -> None:
+        """Run ``on_start``, then begin to serve. Exceptions of user code come out."""
+        self._node.cells[self._cell.actor_id] = self._cell
+        try:
+            await self._actor.on_start(ctx, None)
+        except BaseException:
+            self._forget("the actor did not start")
+            raise
+        self._serve = asyncio.create_task(self._cell.serve(), name=f"{self._cell.name}: mailbox")
+        self._run = asyncio.create_task(self._actor.run(ctx), name=f"{self._cell.name}: run")
+
+    async def failure(self) -> BaseException:
+        """Wait until the actor's own loop, or its mailbox, raises, and return what it raised."""
+        assert self._serve is not None and self._run is not None
+        running = {self._serve, self._run}
+        while running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    return error
+        never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        return await never  # stopped in order: no failure will come
+
+    async def stop(self, reason: str, *, orderly: bool = True) -> object:
+        """End ``run`` and the handler in progress, then ``on_stop``; its value is the hand-off."""
+        for task in (self._run, self._serve):
+            if task is not None and not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([task])
+        try:
+            return await self._actor.on_stop(reason) if orderly else None
+        finally:
+            self._forget(f"the actor was stopped: {reason}")
+
+    def _forget(self, text: str) -> None:
+        self._node.cells.pop(self._cell.actor_id, None)
+        self._cell.fail_queued(text)

@@ -1,0 +1,69 @@
+"""What to start and where: plain values that System.spawn takes. Nothing here runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
+
+from .actor import Actor, BlockingActor
+
+P = ParamSpec("P")
+A = TypeVar("A", bound="Actor | BlockingActor")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec(Generic[A]):
+    """A class and its constructor's arguments: enough to start the actor, and to start it again."""
+
+    cls: type[A]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def spec(cls: Callable[P, A], *args: P.args, **kwargs: P.kwargs) -> Spec[A]:
+    """A `Spec`, with the arguments checked against the constructor by the type checker."""
+    if not (isinstance(cls, type) and issubclass(cls, Actor | BlockingActor)):
+        raise TypeError(f"{cls!r} is no actor class: derive it from rt.Actor or rt.BlockingActor")
+    return Spec(cast(type[A], cls), args, kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """In the process that spawns it: a task on its loop (Actor) or a thread (BlockingActor)."""
+
+
+here = Here()
+
+
+@dataclass(frozen=True, slots=True)
+class process:  # a value class with a verb's name: reads as where=rt.process()
+    """In a process of its own. ``env`` is added to the inherited environment."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+Where = Here | process
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """When a dead actor is started again.
+
+    ``permanent`` always; ``transient`` unless it ended by itself with exit code 0; ``temporary`` never. More than
+    ``max_restarts`` within ``within_s`` seconds and the supervisor gives up. The delay doubles from ``backoff_s`` to
+    ``max_backoff_s``, with up to 20 % jitter, and starts over after a period without deaths.
+    """
+
+    kind: Literal["permanent", "transient", "temporary"] = "temporary"
+    max_restarts: int = 5
+    within_s: float = 60.0
+    backoff_s: float = 0.05
+    max_backoff_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("permanent", "transient", "temporary"):
+            raise ValueError(f"Restart.kind is {self.kind!r}: use 'permanent', 'transient' or 'temporary'")
+        for name in ("max_restarts", "within_s", "backoff_s", "max_backoff_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Restart.{name} is {getattr(self, name)}: it cannot be negative")

@@ -1,0 +1,56 @@
+"""What travels between nodes: envelopes in the rings, frames on the links. Numbers and small constructors only.
+
+Envelopes (msgpack arrays, first element is the kind):
+    CALL    actor_id, call_id, method, args, kwargs
+    CAST    actor_id, method, args, kwargs
+    REPLY   call_id, value
+    FAILURE call_id, failure kind, name, type name, text, traceback
+    CANCEL  actor_id, call_id
+    CREDIT  actor_id, bytes
+Frames between any two processes: ATTACH. From the root: BOOT, CONNECT, ROUTE, DIED, EVENT, STOP, ASK_STATISTICS.
+To the root: READY, START_FAILED, PHASE, RESOLVE, WATCH, CRASHED, STOPPED, STATISTICS.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Envelope(IntEnum):
+    """Kinds of ring messages between nodes."""
+
+    CALL = 0
+    CAST = 1
+    REPLY = 2
+    FAILURE = 3
+    CANCEL = 4
+    CREDIT = 5
+
+
+class FailureKind(IntEnum):
+    """Why a call failed on the callee's side."""
+
+    RAISED = 0  # the handler raised
+    CANCELLED = 1  # the handler was cancelled
+    GONE = 2  # the actor is not here
+
+
+class FrameKind(IntEnum):
+    """Kinds of link frames; channels keeps the kinds below 32 for itself."""
+
+    ATTACH = 32  # reader slot, join position, epoch of the sender's ring
+    BOOT = 33
+    CONNECT = 34  # slot, name; fds: ring, bell, link
+    ROUTE = 35  # actor_id, name, slot, capacity, cause (None: it is up)
+    DIED = 36  # slot, cause
+    EVENT = 37  # watch number, event
+    STOP = 38  # reason
+    ASK_STATISTICS = 39
+    READY = 48
+    START_FAILED = 49  # traceback
+    PHASE = 50  # name
+    RESOLVE = 51  # actor_id
+    WATCH = 52  # watch number, actor_id
+    CRASHED = 53  # traceback
+    STOPPED = 54  # hand-off
+    STATISTICS = 55  # NodeStatistics

@@ -1,0 +1,57 @@
+"""Shared-memory channels between processes: rings, doorbells, links, large messages, and the codec.
+
+Everything public is exported here. The layer waits where it is told to and decides nothing; it imports no asyncio.
+"""
+
+from ._native import Board, Doorbell, Message
+from .codec import Codec, message
+from .errors import (
+    ChannelError,
+    DecodeError,
+    EncodeError,
+    LinkError,
+    PeerDead,
+    ReaderLimit,
+    RingCorrupt,
+    RingMismatch,
+    SegmentError,
+)
+from .inbox import Inbox
+from .link import FIRST_OWNER_KIND, Frame, Link
+from .outbox import Outbox
+from .ring import ALL_READERS, DEFAULT_CAPACITY, ReaderStatistics, RingReader, RingStatistics, RingWriter
+from .segment import Segment, create_segment, remove_stale_names
+from .watch import ORPHANED, exit_with
+
+__all__ = [
+    "ALL_READERS",
+    "DEFAULT_CAPACITY",
+    "FIRST_OWNER_KIND",
+    "ORPHANED",
+    "Board",
+    "ChannelError",
+    "Codec",
+    "DecodeError",
+    "Doorbell",
+    "EncodeError",
+    "Frame",
+    "Inbox",
+    "Link",
+    "LinkError",
+    "Message",
+    "Outbox",
+    "PeerDead",
+    "ReaderLimit",
+    "ReaderStatistics",
+    "RingCorrupt",
+    "RingMismatch",
+    "RingReader",
+    "RingStatistics",
+    "RingWriter",
+    "Segment",
+    "SegmentError",
+    "create_segment",
+    "exit_with",
+    "message",
+    "remove_stale_names",
+]

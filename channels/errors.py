@@ -1,0 +1,40 @@
+"""Errors of the channels layer. Each docstring says whose fault it is."""
+
+
+class ChannelError(Exception):
+    """Base of everything that channels raise."""
+
+
+class EncodeError(ChannelError):
+    """The caller's fault: a value was sent whose type cannot travel."""
+
+
+class DecodeError(ChannelError):
+    """The sender's fault: bytes arrived that are no message. The ring goes on."""
+
+
+class SegmentError(ChannelError):
+    """The machine's fault: no shared memory to be had. The message names the size and the remedy."""
+
+
+class RingMismatch(ChannelError):
+    """The wiring's fault: the mapped bytes are not the ring (magic, layout, epoch, reader slot) that was expected."""
+
+
+class RingCorrupt(ChannelError):
+    """A defect, or a writer gone wild: a record has another sequence number or shape than it must have.
+
+    The reader stays where it is; every further poll raises the same.
+    """
+
+
+class ReaderLimit(ChannelError):
+    """The caller's fault: a ring has 64 reader slots and all are taken. More readers need a second ring."""
+
+
+class LinkError(ChannelError):
+    """The other side's defect, or a lack of file descriptors: the byte stream of a link makes no sense any more."""
+
+
+class PeerDead(ChannelError):
+    """The other side's death: its ring is drained and its link is closed."""

@@ -1,0 +1,4 @@
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+static struct PyModuleDef def = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&def); }

@@ -1,0 +1,223 @@
+"""The actors of one engine: a worker and an engine core, siblings under one supervisor, and the frontend's own actor.
+
+`AsyncLLM` starts it and sends requests through it. It watches both, tells the truth about them, and attaches again
+when the core has restarted. It knows no texts and restarts nobody: the supervisor does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+
+import ringcast.actors as rt
+from ringcast.scheduler.engine_core import EngineCore
+from ringcast.scheduler.messages import (
+    AddRequest,
+    EngineInfo,
+    FrontendInterface,
+    SchedulerStatistics,
+    StepOutputs,
+    WorkerInterface,
+)
+
+from .engine_args import EngineArgs
+from .engine_client import EngineSink, Health, RingFigures
+from .errors import EngineDead, EngineNotReady, EngineStartFailed
+
+CORE, WORKER, FRONTEND = "engine-core", "worker-0", "frontend"
+_RESTART = rt.Restart("permanent", max_restarts=3, within_s=60.0)
+
+log = logging.getLogger("ringcast.frontend")
+
+
+class Frontend(FrontendInterface):
+    """Receives the core's outputs in the app's process and hands them on."""
+
+    mailbox = rt.Mailbox(capacity=4 << 20)
+
+    def __init__(self, sink: EngineSink) -> None:
+        self._sink = sink
+
+    @rt.call
+    async def deliver(self, outputs: StepOutputs) -> None:
+        self._sink.on_outputs(outputs)
+
+
+class Engine:
+    """An `EngineClient` over actors. ``worker`` says how to make the worker; ``args`` sizes the scheduler."""
+
+    def __init__(self, worker: rt.Spec[WorkerInterface], args: EngineArgs) -> None:
+        self._worker_spec = worker
+        self._config = args.scheduler_config()
+        self._stack = AsyncExitStack()
+        self._system: rt.System | None = None
+        self._core: EngineCore | None = None
+        self._info: EngineInfo | None = None
+        self._settled = asyncio.Event()  # attached for the first time, or dead for good
+        self._end = ""  # why it is dead for good; empty while it is not
+        self._down: dict[str, str] = {}  # which actors are down now, and why
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, sink: EngineSink) -> None:
+        """Start both processes. Cancelling it ends what was started."""
+        try:
+            system = self._system = await self._stack.enter_async_context(rt.System("ringcast"))
+            frontend = await system.spawn(rt.spec(Frontend, sink), name=FRONTEND)
+            worker = await system.spawn(self._worker_spec, name=WORKER, where=rt.process(), restart=_RESTART)
+            core = self._core = await system.spawn(
+                rt.spec(EngineCore, self._config, worker), name=CORE, where=rt.process(), restart=_RESTART
+            )
+            self._spawn_task(self._follow_worker(system.watch(worker), sink))
+            self._spawn_task(self._follow_core(system.watch(core), core, frontend, sink))
+            await self._settled.wait()
+        except rt.ActorError as error:
+            self._end = f"the engine did not start: {explain(error)}"
+            await self.close()
+            raise EngineStartFailed(self._end) from error
+        except BaseException:
+            self._end = "the engine's start was given up"
+            await self.close()
+            raise
+        if self._end:
+            await self.close()
+            raise EngineStartFailed(f"the engine did not start: {self._end}")
+
+    async def close(self) -> None:
+        self._end = self._end or "the engine was closed"
+        self._info = None
+        for task in self._tasks:
+            task.cancel()
+        await self._stack.aclose()
+
+    def health(self) -> Health:
+        if self._end:
+            return Health("dead", self._end)
+        if not self._settled.is_set():
+            return Health("starting", "the engine is starting")
+        if self._down:
+            return Health("restarting", "; ".join(self._down.values()))
+        return Health("ready")
+
+    def info(self) -> EngineInfo:
+        if self._info is None or self._end:
+            health = self.health()
+            raise EngineNotReady(f"the engine takes no requests now ({health.state}): {health.detail}")
+        return self._info
+
+    async def add(self, requests: list[AddRequest]) -> None:
+        # Asked, not told: a core that restarted a moment ago does not know our client number and must say so.
+        try:
+            await self._running_core().add(requests)
+        except rt.ActorError as error:
+            raise EngineDead(f"the engine core did not take the request: {explain(error)}") from error
+
+    def abort(self, request_ids: list[str]) -> None:
+        if self._core is None or self._info is None:
+            return  # the core that knew them is gone
+        try:
+            self._core.abort.cast(request_ids)
+        except rt.MailboxFull:
+            self._spawn_task(self._abort_later(self._core, request_ids))
+        except rt.ActorDied:
+            log.debug("abort of %s: the engine core is gone, and they with it", request_ids)
+
+    async def statistics(self) -> SchedulerStatistics:
+        try:
+            return await self._running_core().statistics()
+        except rt.ActorError as error:
+            raise EngineDead(f"the engine core did not answer: {explain(error)}") from error
+
+    async def ring_figures(self) -> RingFigures:
+        if self._system is None or self._end:
+            raise EngineNotReady(f"there are no rings: {self.health().detail}")
+        try:
+            figures = (await self._system.statistics()).values()
+        except rt.ActorError as error:
+            raise EngineDead(f"a part of the engine did not answer: {explain(error)}") from error
+        return RingFigures(sum(f.messages_sent for f in figures), sum(f.overflows for f in figures))
+
+    def pids(self) -> dict[str, int]:
+        """The process ids of worker and core, by name."""
+        return {} if self._system is None or self._end else self._system.pids()
+
+    def _running_core(self) -> EngineCore:
+        self.info()
+        assert self._core is not None
+        return self._core
+
+    async def _follow_core(
+        self, events: rt.Watch, core: EngineCore, frontend: Frontend, sink: EngineSink
+    ) -> None:
+        async for event in events:
+            if isinstance(event, rt.Ready):
+                await self._attach(core, frontend)
+            elif isinstance(event, rt.Died):
+                self._info = None
+                self._down[CORE] = f"the engine core died: {reason(event.cause)}"
+                sink.on_death(EngineDead(f"{self._down[CORE]}; send the request again"))
+            elif isinstance(event, rt.GaveUp):
+                self._gone(f"the engine core is gone for good: {reason(event.cause)}", sink)
+
+    async def _attach(self, core: EngineCore, frontend: Frontend) -> None:
+        try:
+            self._info = await core.attach(frontend)
+        except rt.ActorError as error:  # it died again: its next Ready, or its end, is on its way
+            log.warning("attaching to the engine core failed: %s", explain(error))
+            return
+        if self._down.pop(CORE, None) is not None:
+            log.warning("the engine core is back; the requests that were running on it have failed")
+        self._settled.set()
+
+    async def _follow_worker(self, events: rt.Watch, sink: EngineSink) -> None:
+        # The core itself ends what ran on a worker that died; here it only counts for the health.
+        async for event in events:
+            if isinstance(event, rt.Ready):
+                self._down.pop(WORKER, None)
+            elif isinstance(event, rt.Died):
+                self._down[WORKER] = f"the worker died: {reason(event.cause)}"
+            elif isinstance(event, rt.GaveUp):
+                self._gone(f"the worker is gone for good: {reason(event.cause)}", sink)
+
+    def _gone(self, why: str, sink: EngineSink) -> None:
+        self._end = self._end or why
+        self._info = None
+        self._settled.set()
+        sink.on_death(EngineDead(why))
+
+    async def _abort_later(self, core: EngineCore, request_ids: list[str]) -> None:
+        try:
+            await core.abort.cast.wait(request_ids)
+        except rt.ActorDied:
+            log.debug("abort of %s: the engine core is gone, and they with it", request_ids)
+
+    def _spawn_task(self, coroutine: object) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("a task of the frontend's engine failed", exc_info=failure)
+
+
+def explain(error: rt.ActorError) -> str:
+    """One line for the user: the message of what went wrong in the other process, without its class's path."""
+    if isinstance(error, rt.StartFailed | rt.ActorDied):
+        return reason(error.cause)
+    if isinstance(error, rt.RemoteError):
+        return error.text.strip().partition("\n")[0]
+    return str(error).strip().partition("\n")[0]
+
+
+def reason(cause: rt.Cause) -> str:
+    """One line of a cause: the last line of its traceback if it has one, else its summary."""
+    lines = [line for line in cause.traceback.splitlines() if line and not line[0].isspace()]
+    if not lines:
+        return cause.summary
+    path, colon, message = lines[-1].partition(": ")
+    # Our own errors speak for themselves; of a foreign one the type is half of the message.
+    if colon and path.startswith("ringcast."):
+        return message
+    return lines[-1]

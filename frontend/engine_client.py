@@ -1,0 +1,69 @@
+"""What the request side of the frontend needs of an engine, and what an engine tells it.
+
+`engine.Engine` is the real one, over actors; tests have fakes. Requests know no actors, the engine knows no texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ringcast.scheduler.messages import AddRequest, EngineInfo, SchedulerStatistics, StepOutputs
+
+from .errors import EngineDead
+
+EngineState = Literal["starting", "ready", "restarting", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``ready`` is the only state that takes requests for sure; ``detail`` says in one line what is going on."""
+
+    state: EngineState
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RingFigures:
+    """What went over the rings of all processes of an engine since it started."""
+
+    messages: int
+    overflows: int
+
+
+class EngineSink(Protocol):
+    """The receiver of an engine's news. Called on the engine's loop; must not block."""
+
+    def on_outputs(self, outputs: StepOutputs) -> None:
+        """A step's tokens."""
+
+    def on_death(self, error: EngineDead) -> None:
+        """Every request that was added is lost."""
+
+
+class EngineClient(Protocol):
+    """An engine. All methods belong to the loop that called ``start``."""
+
+    async def start(self, sink: EngineSink) -> None:
+        """Start, and return when ready. `EngineStartFailed` says why not."""
+
+    async def close(self) -> None:
+        """Stop everything. Safe to call in any state, and twice."""
+
+    def health(self) -> Health:
+        """The truth, now."""
+
+    def info(self) -> EngineInfo:
+        """The limits that admission checks. `EngineNotReady` while there is no core to take requests."""
+
+    async def add(self, requests: list[AddRequest]) -> None:
+        """Hand requests over. `EngineDead` if the core is gone."""
+
+    def abort(self, request_ids: list[str]) -> None:
+        """End requests; unknown ids are fine."""
+
+    async def statistics(self) -> SchedulerStatistics:
+        """The scheduler's accounts."""
+
+    async def ring_figures(self) -> RingFigures:
+        """What went over the rings."""

@@ -1,0 +1,53 @@
+"""Result objects with vLLM's names: what `generate` and `chat` return. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """When things happened to a request, in seconds of `time.monotonic`; None while they have not."""
+
+    arrival_time: float
+    first_token_time: float | None = None
+    finished_time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One of the ``n`` answers of a request.
+
+    ``finish_reason`` is None while it runs. ``stop_reason`` is the stop string or the stop token id that
+    ended it, None for the end-of-sequence token. ``seed`` is the seed it was drawn with, given or not.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    seed: int | None = None
+    cumulative_logprob: float | None = None
+    logprobs: None = None
+
+    def finished(self) -> bool:
+        """True when no more tokens come."""
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """A request's answers so far. ``prompt`` is None when the prompt was given as token ids."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    metrics: RequestMetrics
+    num_cached_tokens: int = 0
+    prompt_logprobs: None = field(default=None)

@@ -1,0 +1,168 @@
+"""`Tokenizer`: text to token ids and back, the chat prompt, and what the model counts as an end.
+
+Wraps the `tokenizers` library; made by `load_tokenizer` from a GGUF file or a folder in Hugging Face
+format. The processor encodes with it, the detokenizer asks it for bytes. transformers is imported only for
+a folder without `tokenizer.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .chat_template import ChatTemplate
+from .errors import InvalidRequest, ModelUnusable
+from .generation_config import (
+    GenerationConfig,
+    folder_generation_config,
+    gguf_generation_config,
+    read_json,
+)
+from .gguf_tokenizer import gguf_tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from .model_source import ModelSource
+
+_TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class Tokenizer:
+    """One model's tokenizer. ``generation`` holds its end-of-sequence ids and sampling defaults."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        generation: GenerationConfig,
+        chat_template: ChatTemplate | None,
+        name: str = "the model",
+    ) -> None:
+        self.backend = backend
+        self.generation = generation
+        self.chat_template = chat_template
+        self.name = name
+        backend.no_padding()
+        backend.no_truncation()
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 to this, exclusive; a model may have more rows than its tokenizer has tokens."""
+        return int(self.backend.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Every id that ends an answer, unless the caller ignores them."""
+        return self.generation.eos_token_ids
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of ``text``; with special tokens: those that the model puts around plain text."""
+        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of ``token_ids``; ids without a token are nothing."""
+        return str(self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text of a chat. Encode it without special tokens: the template writes them itself."""
+        if self.chat_template is None:
+            raise InvalidRequest(
+                f"{self.name} has no chat template: use completions (`generate`) instead of chat", "messages"
+            )
+        return self.chat_template.render(
+            messages, add_generation_prompt=add_generation_prompt, variables=variables
+        )
+
+
+def load_tokenizer(source: ModelSource, metadata: Mapping[str, Any] | None = None) -> Tokenizer:
+    """The tokenizer of a model's files. ``metadata`` are the GGUF's, where they have been read already."""
+    if source.format == "hf":
+        return folder_tokenizer(source.path, source.name)
+    if metadata is None:
+        metadata = gguf_metadata(source.path)
+    backend = gguf_tokenizer(metadata)
+    template = metadata.get("tokenizer.chat_template")
+    tokens = metadata["tokenizer.ggml.tokens"]
+    named: dict[str, str] = {}
+    for key, name in zip(("bos", "eos", "unknown", "padding"), _TEMPLATE_TOKENS, strict=True):
+        token_id = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if token_id is not None and 0 <= token_id < len(tokens):
+            named[name] = tokens[token_id]
+    return Tokenizer(
+        backend,
+        gguf_generation_config(metadata),
+        ChatTemplate(template, named) if isinstance(template, str) else None,
+        source.name,
+    )
+
+
+def gguf_metadata(path: Path) -> Mapping[str, Any]:
+    """The key-value part of a GGUF file. `ModelUnusable` if the file is broken."""
+    from ringcast.gpu.errors import ModelFileError
+    from ringcast.gpu.gguf_file import GGUFFile
+
+    try:
+        return GGUFFile(path).metadata
+    except ModelFileError as error:
+        raise ModelUnusable(str(error)) from error
+
+
+def folder_tokenizer(folder: Path, name: str) -> Tokenizer:
+    """From a folder in Hugging Face format: tokenizer.json, or whatever transformers can convert."""
+    import tokenizers
+
+    config = read_json(folder / "tokenizer_config.json")
+    if (folder / "tokenizer.json").is_file():
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # tokenizers raises the bare class
+            raise ModelUnusable(f"{folder / 'tokenizer.json'} cannot be used: {error}") from error
+    else:
+        backend = _converted(folder)
+    named = {key: _content(config[key]) for key in _TEMPLATE_TOKENS if config.get(key)}
+    generation = folder_generation_config(folder)
+    if not generation.eos_token_ids and "eos_token" in named:
+        eos_id = backend.token_to_id(named["eos_token"])
+        generation = GenerationConfig(
+            () if eos_id is None else (eos_id,), generation.temperature, generation.top_p, generation.top_k
+        )
+    source = _folder_template(folder, config)
+    return Tokenizer(backend, generation, ChatTemplate(source, named) if source else None, name)
+
+
+def _folder_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, else the one in tokenizer_config.json; of several named ones the default."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template") or read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(template, list):
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _content(token: object) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
+
+
+def _converted(folder: Path) -> tokenizers.Tokenizer:
+    """A folder with sentencepiece or vocabulary files only: transformers converts them, slowly."""
+    try:
+        from transformers import AutoTokenizer
+
+        backend = getattr(AutoTokenizer.from_pretrained(str(folder)), "backend_tokenizer", None)
+    except Exception as error:  # dozens of types, one meaning
+        raise ModelUnusable(
+            f"{folder} has no tokenizer.json and its tokenizer cannot be converted: {error}"
+        ) from error
+    if backend is None:
+        raise ModelUnusable(f"{folder} has no tokenizer.json, and its tokenizer exists in Python only")
+    return backend  # type: ignore[no-any-return]

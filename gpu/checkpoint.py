@@ -1,0 +1,134 @@
+"""`Checkpoint`: a model on this machine's disk, an HF folder or a GGUF file, read as one thing. Imports no torch.
+
+The loader takes weights from it under their HF names, the frontend takes ``config`` for admission and, from a GGUF file,
+``gguf.metadata`` for the tokenizer. It never downloads and never writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelFileError
+from .gguf_file import GGUFFile
+from .gguf_names import GGUFName, gguf_name
+from .host_tensor import HostTensor
+from .model_config import ModelConfig, config_from_gguf, config_from_hf
+from .safetensors_file import SafetensorsFile
+
+
+class Checkpoint(ABC):
+    """One model. ``path`` is the folder or file, ``gguf`` the open file if it is one, else None."""
+
+    path: Path
+    config: ModelConfig
+    gguf: GGUFFile | None = None
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> Checkpoint:
+        """The checkpoint at ``path``: a folder with config.json and safetensors, or a .gguf file.
+
+        `ModelFileError` if it is missing, damaged or neither; `UnsupportedModelError` if it asks for what is not
+        implemented. Weights are not read yet.
+        """
+        place = Path(path)
+        if place.is_dir():
+            return FolderCheckpoint(place)
+        if not place.exists():
+            raise ModelFileError(f"{place}: no such file or folder; check the path or the model's name")
+        if place.suffix == ".safetensors":
+            raise ModelFileError(f"{place}: weights alone are no model; give the folder, which has a config.json")
+        return GGUFCheckpoint(place)
+
+    @abstractmethod
+    def read(self, name: str) -> HostTensor:
+        """The tensor with this HF name; `ModelFileError` if there is none or it cannot be read."""
+
+
+class FolderCheckpoint(Checkpoint):
+    """A folder as ``save_pretrained`` writes it: config.json and safetensors files, one or sharded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        generation_path = folder / "generation_config.json"
+        generation_config = _read_json(generation_path) if generation_path.exists() else {}
+        source = folder / "config.json"
+        self.config = config_from_hf(_read_json(source), generation_config, str(source))
+        self._files = [SafetensorsFile(path) for path in self._weight_paths()]
+        self._file_of = {name: file for file in self._files for name in file.names()}
+
+    def read(self, name: str) -> HostTensor:
+        if name not in self._file_of:
+            raise ModelFileError(f"{self.path}: the weights have no tensor {name}; get the model again")
+        return self._file_of[name].read(name)
+
+    def _weight_paths(self) -> list[Path]:
+        single = self.path / "model.safetensors"
+        if single.exists():
+            return [single]
+        index = self.path / "model.safetensors.index.json"
+        if not index.exists():
+            raise ModelFileError(
+                f"{self.path}: neither model.safetensors nor model.safetensors.index.json is there; "
+                "give a folder with safetensors weights"
+            )
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ModelFileError(f"{index}: it has no weight_map; get the file again")
+        names = sorted({str(name) for name in weight_map.values()})
+        for name in names:
+            # The index is foreign input: it may not point out of its folder.
+            if Path(name).name != name:
+                raise ModelFileError(f"{index}: {name!r} is no plain file name; get the file again")
+        return [self.path / name for name in names]
+
+
+class GGUFCheckpoint(Checkpoint):
+    """A GGUF file. Tensors come dequantised to float32, under HF names and in HF's row order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.gguf = GGUFFile(path)
+        embedding = self.gguf.tensors.get("token_embd.weight")
+        if embedding is None or len(embedding.shape) != 2:
+            raise ModelFileError(f"{path}: it has no token embedding, so it is no language model; use another file")
+        self._tensors = self.gguf
+        has_head = "output.weight" in self.gguf.tensors
+        self.config = config_from_gguf(self.gguf.metadata, embedding.shape, has_head, str(path))
+
+    def read(self, name: str) -> HostTensor:
+        known: GGUFName = gguf_name(name, self.config)
+        if known.name not in self._tensors.tensors:
+            raise ModelFileError(f"{self.path}: it has no tensor {known.name}; download the file again")
+        array = self._tensors.read(known.name)
+        if known.interleaved_heads:
+            array = _halves_from_pairs(array, known.interleaved_heads, self.path)
+        return HostTensor("F32", array)
+
+
+def _halves_from_pairs(array: Any, heads: int, path: Path) -> Any:
+    """Undo llama.cpp's order of query and key rows.
+
+    Its rotary embedding turns neighbouring rows (2i, 2i+1) together; HF's turns row i of a head with row i + half.
+    """
+    rows, columns = array.shape
+    if rows % (2 * heads):
+        raise ModelFileError(f"{path}: {rows} rows cannot be split over {heads} heads; download the file again")
+    return array.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path}: no such file; give a model's folder, a .gguf file or a model's name") from error
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error}; check its permissions") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: it is no JSON ({error}); get the file again") from error
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path}: it holds no JSON object; get the file again")
+    return value

@@ -1,0 +1,2 @@
+#define RINGCAST_KERNELS avx2_kernels
+#include "kernels.inc"

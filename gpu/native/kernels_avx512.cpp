@@ -1,0 +1,2 @@
+#define RINGCAST_KERNELS avx512_kernels
+#include "kernels.inc"

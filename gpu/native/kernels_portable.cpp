@@ -1,0 +1,2 @@
+#define RINGCAST_KERNELS portable_kernels
+#include "kernels.inc"

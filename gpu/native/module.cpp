@@ -1,0 +1,164 @@
+// The Python module ringcast.gpu._kernels: thin functions that take data pointers as ints, release the GIL and call a kernel.
+// gpu/kernels.py is the only caller and checks every size and type before; this file trusts its numbers.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "kernels.h"
+
+using namespace ringcast;
+
+namespace {
+
+// A data pointer that travelled as a Python int.
+template <class T>
+T* pointer(unsigned long long address) {
+    return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
+}
+
+const Kernels* table_of(int level) {
+#ifdef RINGCAST_X86
+    if (level == 2) return &avx512_kernels;
+    if (level == 1) return &avx2_kernels;
+#endif
+    return level == 0 ? &portable_kernels : nullptr;
+}
+
+// The table for `level`, or null with a ValueError set.
+const Kernels* checked_table(int level) {
+    const Kernels* table = table_of(level);
+    if (table == nullptr) PyErr_Format(PyExc_ValueError, "this build has no kernels of level %d", level);
+    return table;
+}
+
+PyObject* none_or_no_memory(bool enough) {
+    if (!enough) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyObject* best_level(PyObject*, PyObject*) {
+    long level = 0;
+#ifdef RINGCAST_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) level = 1;
+    if (level == 1 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        level = 2;
+#endif
+    return PyLong_FromLong(level);
+}
+
+PyObject* norm(PyObject*, PyObject* args) {
+    unsigned long long delta, residual, weight, out;
+    long long rows, size;
+    float epsilon;
+    int level, threads, dtype;
+    if (!PyArg_ParseTuple(args, "iiKKKKLLfi", &level, &threads, &delta, &residual, &weight, &out, &rows, &size,
+                          &epsilon, &dtype))
+        return nullptr;
+    const Kernels* table = checked_table(level);
+    if (table == nullptr) return nullptr;
+    NormArgs a = {pointer<const void>(delta), pointer<float>(residual), pointer<const float>(weight),
+                  pointer<void>(out), rows, size, epsilon, static_cast<Dtype>(dtype), threads};
+    Py_BEGIN_ALLOW_THREADS;
+    table->norm(a);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+PyObject* gate(PyObject*, PyObject* args) {
+    unsigned long long gate_up, out;
+    long long rows, size;
+    int level, threads, dtype;
+    if (!PyArg_ParseTuple(args, "iiKKLLi", &level, &threads, &gate_up, &out, &rows, &size, &dtype)) return nullptr;
+    const Kernels* table = checked_table(level);
+    if (table == nullptr) return nullptr;
+    GateArgs a = {pointer<const void>(gate_up), pointer<void>(out), rows, size, static_cast<Dtype>(dtype), threads};
+    Py_BEGIN_ALLOW_THREADS;
+    table->gate(a);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+// (keys, values, kv_heads, head_dim, block_size, dtype)
+int parse_cache(PyObject* object, void* result) {
+    unsigned long long keys, values;
+    long long kv_heads, head_dim, block_size;
+    int dtype;
+    if (!PyArg_ParseTuple(object, "KKLLLi", &keys, &values, &kv_heads, &head_dim, &block_size, &dtype)) return 0;
+    *static_cast<CacheView*>(result) = {pointer<void>(keys), pointer<void>(values), kv_heads, head_dim, block_size,
+                                        static_cast<Dtype>(dtype)};
+    return 1;
+}
+
+PyObject* rotary(PyObject*, PyObject* args) {
+    unsigned long long qkv, cos_sin, positions, slots, queries;
+    long long tokens, heads;
+    int level, threads, dtype;
+    CacheView cache;
+    if (!PyArg_ParseTuple(args, "iiKKKKKLLO&i", &level, &threads, &qkv, &cos_sin, &positions, &slots, &queries, &tokens,
+                          &heads, parse_cache, &cache, &dtype))
+        return nullptr;
+    const Kernels* table = checked_table(level);
+    if (table == nullptr) return nullptr;
+    RotaryArgs a = {pointer<const void>(qkv), pointer<const float>(cos_sin), pointer<const int64_t>(positions),
+                    pointer<const int64_t>(slots), pointer<float>(queries), tokens, heads, cache,
+                    static_cast<Dtype>(dtype), threads};
+    Py_BEGIN_ALLOW_THREADS;
+    table->rotary(a);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+PyObject* attention(PyObject*, PyObject* args) {
+    unsigned long long queries, out, block_tables, query_starts, kv_lengths;
+    long long sequences, table_stride, heads;
+    int level, threads, dtype;
+    CacheView cache;
+    if (!PyArg_ParseTuple(args, "iiKKKKKLLLO&i", &level, &threads, &queries, &out, &block_tables, &query_starts,
+                          &kv_lengths, &sequences, &table_stride, &heads, parse_cache, &cache, &dtype))
+        return nullptr;
+    const Kernels* table = checked_table(level);
+    if (table == nullptr) return nullptr;
+    AttentionArgs a = {pointer<const float>(queries), pointer<void>(out), pointer<const int32_t>(block_tables),
+                       pointer<const int32_t>(query_starts), pointer<const int32_t>(kv_lengths), sequences,
+                       table_stride, heads, cache, static_cast<Dtype>(dtype), threads};
+    bool enough;
+    Py_BEGIN_ALLOW_THREADS;
+    enough = table->attention(a);
+    Py_END_ALLOW_THREADS;
+    return none_or_no_memory(enough);
+}
+
+PyObject* sample_tokens(PyObject*, PyObject* args) {
+    unsigned long long logits, rows, temperature, top_p, top_k, seeds, positions, out;
+    long long draws, vocab;
+    int threads;
+    if (!PyArg_ParseTuple(args, "iKKKKKKKKLL", &threads, &logits, &rows, &temperature, &top_p, &top_k, &seeds,
+                          &positions, &out, &draws, &vocab))
+        return nullptr;
+    SampleArgs a = {pointer<const float>(logits), pointer<const int64_t>(rows), pointer<const double>(temperature),
+                    pointer<const double>(top_p), pointer<const int64_t>(top_k), pointer<const int64_t>(seeds),
+                    pointer<const int64_t>(positions), pointer<int64_t>(out), draws, vocab, threads};
+    bool enough;
+    Py_BEGIN_ALLOW_THREADS;
+    enough = sample(a);
+    Py_END_ALLOW_THREADS;
+    return none_or_no_memory(enough);
+}
+
+PyMethodDef methods[] = {
+    {"best_level", best_level, METH_NOARGS, "0 portable, 1 AVX2, 2 AVX-512: the best this processor can run."},
+    {"norm", norm, METH_VARARGS, "RMSNorm with residual; see NormArgs in kernels.h."},
+    {"gate", gate, METH_VARARGS, "SiLU(gate) * up; see GateArgs in kernels.h."},
+    {"rotary", rotary, METH_VARARGS, "Rotary embedding and cache write; see RotaryArgs in kernels.h."},
+    {"attention", attention, METH_VARARGS, "Paged attention; see AttentionArgs in kernels.h."},
+    {"sample", sample_tokens, METH_VARARGS, "Token draws; see SampleArgs in kernels.h."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernels", "CPU kernels.", -1, methods,
+                          nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&definition); }

@@ -1,0 +1,100 @@
+"""The scheduler's settings, and how they become sizes on a machine.
+
+The frontend makes a `SchedulerConfig`; the engine core resolves it once, when it has asked the worker for its
+memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ringcast.channels.codec import message
+
+from .errors import ConfigError
+from .messages import KVCacheConfig, KVCacheSpec
+
+_MIN_MODEL_LEN = 2  # one prompt token and one output token
+
+
+@message(49)
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What the user chooses. `ConfigError` (a ValueError) names the field, the value and the remedy."""
+
+    max_num_seqs: int = 64  # requests that run at the same time, one worker row each
+    max_num_batched_tokens: int = 2048  # tokens that one step computes; longer prompts are chunked
+    max_model_len: int | None = None  # tokens of a request, prompt and outputs; None: the model's own limit
+    block_size: int = 16  # tokens per KV block
+    num_blocks: int | None = None  # None: as many as the worker's memory holds and the limits above can use
+
+    def __post_init__(self) -> None:
+        optional = {"max_model_len", "num_blocks"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name in optional:
+                continue
+            least = _MIN_MODEL_LEN if field.name == "max_model_len" else 1
+            if type(value) is not int or value < least:
+                alternative = ", or leave it out" if field.name in optional else ""
+                raise ConfigError(
+                    f"{field.name}={value!r}: give a whole number of at least {least}{alternative}"
+                )
+
+
+def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:
+    """The sizes that this model and this machine allow.
+
+    Without ``num_blocks`` the pool takes what the memory holds, capped at what ``max_num_seqs`` requests of
+    ``max_model_len`` tokens could use, and must hold one such request. With ``num_blocks`` the user decides:
+    the memory must hold them, and a pool too small for ``max_model_len`` lowers ``max_model_len`` to what it
+    holds, so that a request that can never fit is refused at admission. `ConfigError` names the sizes and the
+    remedy.
+    """
+    max_model_len = spec.max_model_len if config.max_model_len is None else config.max_model_len
+    if max_model_len > spec.max_model_len:
+        raise ConfigError(
+            f"max_model_len={max_model_len} is more than the model's context of {spec.max_model_len} tokens: "
+            f"set it to {spec.max_model_len} or less"
+        )
+    affordable = spec.available_bytes // spec.bytes_per_block
+    memory = f"{_size(spec.available_bytes)} for the KV cache at {_size(spec.bytes_per_block)} a block"
+    if config.num_blocks is not None:
+        num_blocks = config.num_blocks
+        if num_blocks > affordable:
+            raise ConfigError(
+                f"num_blocks={num_blocks} needs {_size(num_blocks * spec.bytes_per_block)}, but there is "
+                f"{memory}, enough for {affordable}: lower num_blocks or free memory"
+            )
+        # The last token of a request is never computed, so it needs no slot.
+        max_model_len = min(max_model_len, num_blocks * config.block_size + 1)
+    else:
+        num_blocks = min(affordable, config.max_num_seqs * blocks_for(max_model_len, config.block_size))
+        needed = blocks_for(max_model_len - 1, config.block_size)
+        if num_blocks < needed:
+            longest = affordable * config.block_size
+            remedy = "free memory, or use a smaller model"
+            if longest >= _MIN_MODEL_LEN:
+                remedy = f"free memory, or set max_model_len to {longest} or less"
+            raise ConfigError(
+                f"max_model_len={max_model_len} needs {needed} KV blocks of {config.block_size} tokens, but "
+                f"there is {memory}, enough for {affordable}: {remedy}"
+            )
+    return KVCacheConfig(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=max_model_len,
+    )
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Blocks that hold ``num_tokens`` tokens."""
+    return -(-num_tokens // block_size)
+
+
+def _size(size_bytes: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes} bytes"

@@ -1,0 +1,197 @@
+"""Actors for the tests, in a module that child processes can import."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+import ringcast.actors as rt
+from ringcast.channels.codec import message
+
+
+@message(120)
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: int
+    y: int
+
+
+class Counter(rt.Actor):
+    def __init__(self, start: int) -> None:
+        self.n = start
+
+    @rt.call
+    async def add(self, k: int) -> int:
+        self.n += k
+        return self.n
+
+    @rt.call
+    async def record(self, k: int) -> None:
+        self.seen = [*getattr(self, "seen", []), k]
+
+    @rt.call
+    async def recorded(self) -> list[int]:
+        return list(getattr(self, "seen", []))
+
+    @rt.call
+    async def echo(self, value: object) -> object:
+        return value
+
+    @rt.call
+    async def size(self, data: bytes) -> int:
+        return len(data)
+
+    @rt.call
+    async def pid(self) -> int:
+        return os.getpid()
+
+    @rt.call
+    async def fail(self, text: str) -> None:
+        raise ValueError(text)
+
+    @rt.call
+    async def exit(self) -> None:
+        sys.exit(7)
+
+    @rt.call
+    async def unencodable(self) -> object:
+        return object()
+
+    @rt.call
+    async def sleep(self, seconds: float) -> str:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.n = -1
+            raise
+        return "slept"
+
+    @rt.call
+    async def die(self, how: str) -> None:
+        die(how)
+
+
+class Relay(rt.Actor):
+    """Asks another actor on behalf of its callers."""
+
+    def __init__(self, target: Counter) -> None:
+        self.target = target
+        self.events: list[str] = []
+
+    async def run(self, ctx: rt.Context) -> None:
+        async for event in ctx.watch(self.target):
+            self.events.append(type(event).__name__)
+
+    @rt.call
+    async def add(self, k: int) -> int:
+        return await self.target.add(k)
+
+    @rt.call
+    async def why(self) -> list[str]:
+        """The type and text of the failure of a call to the target."""
+        try:
+            await self.target.add(1)
+        except rt.ActorError as error:
+            return [type(error).__name__, str(error)]
+        return []
+
+    @rt.call
+    async def tell(self, count: int) -> None:
+        for k in range(count):
+            await self.target.record.cast.wait(k)
+
+    @rt.call
+    async def seen_events(self) -> list[str]:
+        return self.events
+
+
+class Blocking(rt.BlockingActor):
+    def __init__(self, start: int = 0) -> None:
+        self.n = start
+
+    @rt.call
+    def add(self, k: int) -> int:
+        self.n += k
+        return self.n
+
+    @rt.call
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "slept"
+
+    @rt.call
+    def echo(self, value: object) -> object:
+        return value
+
+    @rt.call
+    def pid(self) -> int:
+        return os.getpid()
+
+    @rt.call
+    def exit(self) -> None:
+        sys.exit(7)
+
+    @rt.call
+    def fail(self, text: str) -> None:
+        raise KeyError(text)
+
+    @rt.call
+    def die(self, how: str) -> None:
+        die(how)
+
+
+class BadStart(rt.Actor):
+    def __init__(self, how: str) -> None:
+        if how == "init":
+            raise RuntimeError("no luck in init")
+        self.how = how
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        ctx.phase("load weights")
+        if self.how == "on_start":
+            raise RuntimeError("no luck in on_start")
+        if self.how == "hang":
+            await asyncio.Event().wait()
+        die(self.how)
+
+
+class BadRun(rt.Actor):
+    def __init__(self, after_s: float) -> None:
+        self.after_s = after_s
+
+    async def run(self, ctx: rt.Context) -> None:
+        await asyncio.sleep(self.after_s)
+        raise RuntimeError("the loop broke")
+
+    @rt.call
+    async def pid(self) -> int:
+        return os.getpid()
+
+
+class Farewell(rt.Actor):
+    def __init__(self, path: str, delay_s: float = 0.0) -> None:
+        self.path = path
+        self.delay_s = delay_s
+
+    async def on_stop(self, reason: str) -> object:
+        await asyncio.sleep(self.delay_s)
+        with open(self.path, "a") as file:
+            file.write(f"{os.path.basename(self.path)}: {reason}\n")
+        return None
+
+
+def die(how: str) -> None:
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "exit0":
+        os._exit(0)
+    if how == "exit3":
+        print("famous last words", file=sys.stderr)
+        os._exit(3)
+    raise AssertionError(f"unknown way to die: {how}")

@@ -1,0 +1,123 @@
+"""Incremental detokenisation: the pieces put together are the full decode, for any tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ringcast.frontend.detokenizer import TextDecoder
+from ringcast.frontend.generation_config import GenerationConfig
+from ringcast.frontend.tokenizer import Tokenizer
+from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import Tokenizer as Backend
+
+TEXTS = [
+    "Hello, world!",
+    "runs  of   spaces    and\n\n\n  newlines\t\ttabs   ",
+    "   leading and trailing   ",
+    "👨‍👩‍👧‍👦 family, 🇨🇿🇩🇪 flags, 👍🏽 skin, 🏳️‍🌈",
+    "ภาษาไทยไม่มีวรรค",
+    "Příliš žluťoučký kůň úpěl ďábelské ódy",
+    "مرحبا بالعالم",
+    "def f(x):\n    return {'a': [1, 2, 3]}  # ok",
+    "日本語と中文和한국어",
+    "Grüße, naïve café, ½ ≠ ∞ 𝕏",
+]
+
+
+def _pieces(decoder: TextDecoder, ids: Sequence[int], *, skip: bool = False) -> list[str]:
+    detokenizer = decoder.start(skip_special_tokens=skip)
+    return [*(detokenizer.push(token_id) for token_id in ids), detokenizer.flush()]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_come_back_whole(smollm2: Tokenizer, smollm2_decoder: TextDecoder, text: str) -> None:
+    ids = smollm2.encode(text)
+    assert "".join(_pieces(smollm2_decoder, ids)) == text == smollm2.decode(ids)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_no_piece_shows_half_a_character(smollm2: Tokenizer, smollm2_decoder: TextDecoder, text: str) -> None:
+    assert not any("\ufffd" in piece for piece in _pieces(smollm2_decoder, smollm2.encode(text)))
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ids=st.lists(st.integers(0, 49151), max_size=40), skip=st.booleans())
+def test_any_token_sequence_equals_its_full_decode(
+    smollm2: Tokenizer, smollm2_decoder: TextDecoder, ids: list[int], skip: bool
+) -> None:
+    whole = smollm2.decode(ids, skip_special_tokens=skip)
+    assert "".join(_pieces(smollm2_decoder, ids, skip=skip)) == whole
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=24))
+def test_any_bytes_equal_their_full_decode(
+    smollm2: Tokenizer, smollm2_decoder: TextDecoder, data: bytes
+) -> None:
+    """Broken UTF-8, token by token: one token per byte."""
+    table = smollm2_decoder._table
+    assert table is not None
+    ids = [table.index(bytes([byte])) for byte in data if bytes([byte]) in table]
+    assert "".join(_pieces(smollm2_decoder, ids)) == smollm2.decode(ids, skip_special_tokens=False)
+
+
+def test_special_tokens_are_shown_only_on_request(smollm2: Tokenizer, smollm2_decoder: TextDecoder) -> None:
+    ids = smollm2.encode("a<|im_end|>b")
+    assert "".join(_pieces(smollm2_decoder, ids, skip=True)) == "ab"
+    assert "".join(_pieces(smollm2_decoder, ids, skip=False)) == "a<|im_end|>b"
+
+
+def test_ids_beyond_the_tokenizer_have_no_text(smollm2_decoder: TextDecoder) -> None:
+    assert _pieces(smollm2_decoder, [10**6]) == ["", ""]
+
+
+def test_an_unfinished_character_becomes_a_replacement_at_the_end(
+    smollm2: Tokenizer, smollm2_decoder: TextDecoder
+) -> None:
+    ids = smollm2.encode("🌊")
+    assert len(ids) > 1
+    assert _pieces(smollm2_decoder, ids[:-1]) == [*[""] * (len(ids) - 1), "\ufffd"]
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_like() -> Tokenizer:
+    """A tokenizer in the style of Llama 2: metaspace, byte fallback, a stripped leading space."""
+    pieces = [
+        "<unk>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "▁Hello",
+        "▁world",
+        "!",
+        "é",
+        "▁▁",
+    ]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens([AddedToken("</s>", special=True)])
+    return Tokenizer(backend, GenerationConfig(), None)
+
+
+def test_other_decoders_come_back_whole_too(sentencepiece_like: Tokenizer) -> None:
+    decoder = TextDecoder(sentencepiece_like)
+    hello, world = 2 + 256 + 1, 2 + 256 + 2
+    wave = [2 + byte for byte in "🌊".encode()]
+    ids = [hello, world, *wave, 2 + 256 + 5, world, *wave, *wave, 1, hello]
+    pieces = _pieces(decoder, ids, skip=True)
+    assert "".join(pieces) == sentencepiece_like.decode(ids) == "Hello world🌊   world🌊🌊 Hello"
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(alphabet=st.sampled_from("Hé !🌊world\n日"), max_size=20))
+def test_other_decoders_equal_the_full_decode_of_any_text(sentencepiece_like: Tokenizer, text: str) -> None:
+    ids = sentencepiece_like.encode(text)
+    assert "".join(_pieces(TextDecoder(sentencepiece_like), ids)) == sentencepiece_like.decode(ids)

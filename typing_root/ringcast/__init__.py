@@ -1,0 +1,1 @@
+../../ringcast/__init__.py

@@ -1,0 +1,1 @@
+../../ringcast/__main__.py
