@@ -51,7 +51,8 @@ class ChildControl(_Base):
     def watch(self, ref: Ref) -> Watch:
         self._last_watch += 1
         number = self._last_watch
-        watch = self._watches[number] = Watch(lambda _: self._watches.pop(number, None))
+        watch = self._watches[number] = Watch()
+        watch.unsubscribe = lambda: self._watches.pop(number, None)
         self.to_root(FrameKind.WATCH, (number, ref._actor_id))
         return watch
 

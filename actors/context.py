@@ -17,9 +17,9 @@ class Watch(AsyncIterator[Event]):
     Close it (``aclose``) or leave the ``async for`` and forget it: it holds nothing but a queue.
     """
 
-    def __init__(self, unsubscribe: Callable[[Watch], object]) -> None:
+    def __init__(self) -> None:
+        self.unsubscribe: Callable[[], object] | None = None  # set by the runtime
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._unsubscribe = unsubscribe
         self._ended = False
 
     def put(self, event: Event) -> None:
@@ -41,7 +41,8 @@ class Watch(AsyncIterator[Event]):
         """Stop watching."""
         if not self._ended:
             self._ended = True
-            self._unsubscribe(self)
+            assert self.unsubscribe is not None
+            self.unsubscribe()
 
 
 class ContextOwner(Protocol):

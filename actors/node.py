@@ -147,12 +147,10 @@ class Node(ABC):
         if cause is not None:
             future.set_exception(ActorDied(ref._name, cause))
             return future
-        route, is_new = self._route(ref)
+        route = self._route(ref)
         outgoing = self._outgoing(route, call_id, method, args, kwargs)
         self._pending[call_id] = Pending(future, route, outgoing)
         self._submit(route, outgoing)
-        if is_new:
-            self.resolve(route)
         return future
 
     def tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -171,7 +169,7 @@ class Node(ABC):
         cause = self.known_cause(ref._actor_id)
         if cause is not None:
             raise ActorDied(ref._name, cause)
-        route, is_new = self._route(ref)
+        route = self._route(ref)
         outgoing = self._outgoing(route, None, method, args, kwargs)
         leaves_now = route.state is RouteState.UP and not route.waiting and route.allows(outgoing.size_bytes)
         if not leaves_now:
@@ -183,8 +181,6 @@ class Node(ABC):
                     f"sent and not yet taken, {len(route.waiting)} messages wait; use `cast.wait` to wait for room"
                 )
         self._submit(route, outgoing)
-        if is_new:
-            self.resolve(route)
         return outgoing
 
     def cancel_call(self, call_id: int) -> None:
@@ -202,12 +198,12 @@ class Node(ABC):
         elif (peer := self.peers.get(route.slot)) is not None:
             self.send(peer, self.codec.encode((Envelope.CANCEL, route.actor_id, call_id)))
 
-    def _route(self, ref: Ref) -> tuple[Route, bool]:
+    def _route(self, ref: Ref) -> Route:
         route = self.routes.get(ref._actor_id)
-        if route is not None:
-            return route, False
-        route = self.routes[ref._actor_id] = Route(ref._actor_id, ref._name)
-        return route, True
+        if route is None:
+            route = self.routes[ref._actor_id] = Route(ref._actor_id, ref._name)
+            self.resolve(route)
+        return route
 
     def _outgoing(
         self, route: Route, call_id: int | None, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]

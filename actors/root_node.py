@@ -6,7 +6,7 @@ What it does not know about actors (where they are, why they are down) it asks i
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ringcast.channels import Board, Doorbell, Frame, Link, Outbox, RingWriter, create_segment
 
@@ -32,8 +32,8 @@ class Directory(Protocol):
     def locate(self, actor_id: int) -> tuple[str, int, int] | Cause:
         """(name, slot, mailbox bound) of an actor that is up, or why it is down."""
 
-    def subscribe(self, actor_id: int, tell: Callable[[Event], None]) -> None:
-        """Tell the actor's present state and every later event."""
+    def subscribe(self, actor_id: int, tell: Callable[[Event], None]) -> Callable[[], None]:
+        """Tell the actor's present state and every later event, until the returned function is called."""
 
 
 class RootNode(AsyncNode):
@@ -54,12 +54,14 @@ class RootNode(AsyncNode):
         self._directory = directory
         self._free_slots = list(range(MAX_PROCESSES - 1, ROOT_SLOT, -1))
         self._introduced: set[tuple[int, int]] = set()
+        self._unsubscribe: dict[int, list[Callable[[], None]]] = {}  # by the watching process's slot
 
     def close(self) -> None:
-        """Let go of the shared memory. Every child is gone by now."""
+        """Let go of the shared memory, even if references to actors live on. Every child is gone by now."""
         self.stop()
         for segment in self._segments:
             segment.close()
+        del self.outbox, self.bell, self.board
 
     def take_slot(self) -> int:
         """A free number for a process; `ActorError` when all are in use."""
@@ -73,6 +75,8 @@ class RootNode(AsyncNode):
     def process_died(self, slot: int, cause: Cause) -> None:
         """Proof of death: forget the process here and make everybody forget it."""
         self._introduced = {pair for pair in self._introduced if slot not in pair}
+        for unsubscribe in self._unsubscribe.pop(slot, []):
+            unsubscribe()
         self.peer_died(slot, cause)
         self.broadcast(FrameKind.DIED, (slot, cause))
 
@@ -128,8 +132,7 @@ class RootNode(AsyncNode):
             end.close()
 
     def _answer_watch(self, peer: Peer, number: int, actor_id: int) -> None:
-        def tell(event: Any) -> None:
-            if self.peers.get(peer.slot) is peer:
-                self.send_frame(peer, FrameKind.EVENT, (number, event))
+        def tell(event: Event) -> None:
+            self.send_frame(peer, FrameKind.EVENT, (number, event))
 
-        self._directory.subscribe(actor_id, tell)
+        self._unsubscribe.setdefault(peer.slot, []).append(self._directory.subscribe(actor_id, tell))

@@ -83,25 +83,20 @@ class Supervisor:
             return record.cause
         return record.child.name, record.host.slot, record.capacity_bytes
 
-    def subscribe(self, actor_id: int, tell: Callable[[Event], None]) -> None:
+    def subscribe(self, actor_id: int, tell: Callable[[Event], None]) -> Callable[[], None]:
         record = self._records.get(actor_id)
         if record is None:
             tell(GaveUp(Cause(f"there is no actor #{actor_id} in this system")))
-            return
+            return lambda: None
         record.watchers.append(tell)
         if record.last_event is not None:
             tell(record.last_event)
+        return lambda: record.watchers.remove(tell)
 
     def watch(self, ref: Ref) -> Watch:
         """The events of an actor, for a watcher in this process."""
-        record = self._records.get(ref._actor_id)
-
-        def unsubscribe(watch: Watch) -> None:
-            if record is not None:
-                record.watchers.remove(watch.put)
-
-        watch = Watch(unsubscribe)
-        self.subscribe(ref._actor_id, watch.put)
+        watch = Watch()
+        watch.unsubscribe = self.subscribe(ref._actor_id, watch.put)
         return watch
 
     # Starting and stopping.

@@ -47,7 +47,7 @@ class Board:
 
 @final
 class Doorbell:
-    """The doorbell of one process: a word on the board and an eventfd (owned from then on)."""
+    """The doorbell of one process: a word on the board and an eventfd, which is duplicated and stays the caller's."""
 
     def __new__(cls, board: Board, slot: int, eventfd: int) -> Doorbell: ...
     def close(self) -> None: ...

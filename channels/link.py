@@ -128,7 +128,7 @@ class Link:
         frame = _Outgoing([memoryview(header), view] if view.nbytes else [memoryview(header)], tuple(fds))
         if not self._outgoing and self._send_some(frame):
             return
-        if self.closed:
+        if self._broken:
             return
         # It waits: keep what the caller may close or overwrite meanwhile.
         frame.parts = [part if isinstance(part.obj, bytes) else memoryview(bytes(part)) for part in frame.parts]

@@ -6,6 +6,7 @@ tracker is never involved. All memory is reserved before any mapping: a lack of 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import functools
@@ -120,10 +121,8 @@ def _open_shm(size_bytes: int) -> int:
     memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
     fd: int = memory.fd
     try:
-        try:
+        with contextlib.suppress(posix_ipc.ExistentialError):  # swept by a process in another pid namespace
             posix_ipc.unlink_shared_memory(name)
-        except posix_ipc.ExistentialError:
-            pass  # swept by a process in another pid namespace
         _reserve(fd, size_bytes)
     except BaseException:
         os.close(fd)

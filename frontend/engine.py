@@ -1,13 +1,14 @@
 """The actors of one engine: a worker and an engine core, siblings under one supervisor, and the frontend's own actor.
 
-`AsyncLLM` starts it and sends requests through it. It watches both, tells the truth about them, and attaches again
-when the core has restarted. It knows no texts and restarts nobody: the supervisor does.
+`AsyncLLM` starts it and sends requests through it. It watches both, tells the truth about them, and
+attaches again when the core has restarted. It knows no texts and restarts nobody: the supervisor does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 
 import ringcast.actors as rt
@@ -146,9 +147,7 @@ class Engine:
         assert self._core is not None
         return self._core
 
-    async def _follow_core(
-        self, events: rt.Watch, core: EngineCore, frontend: Frontend, sink: EngineSink
-    ) -> None:
+    async def _follow_core(self, events: rt.Watch, core: EngineCore, frontend: Frontend, sink: EngineSink) -> None:
         async for event in events:
             if isinstance(event, rt.Ready):
                 await self._attach(core, frontend)
@@ -191,8 +190,8 @@ class Engine:
         except rt.ActorDied:
             log.debug("abort of %s: the engine core is gone, and they with it", request_ids)
 
-    def _spawn_task(self, coroutine: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)  # type: ignore[arg-type]
+    def _spawn_task(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
 

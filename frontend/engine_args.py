@@ -14,9 +14,9 @@ from ringcast.scheduler.config import SchedulerConfig
 class EngineArgs:
     """An engine's settings. ``model`` is a built-in name, a path, or a hub id.
 
-    ``max_model_len`` bounds prompt plus answer, in tokens (None: the model's own limit). ``num_kv_blocks`` fixes the
-    number of KV blocks; None takes what ``kv_cache_memory_bytes`` (None: what is free) holds. ``num_threads`` are the
-    worker's (None: one per CPU).
+    ``max_model_len`` bounds prompt plus answer, in tokens (None: the model's own limit). ``num_kv_blocks``
+    fixes the number of KV blocks; None takes what ``kv_cache_memory_bytes`` (None: what is free) holds.
+    ``num_threads`` are the worker's (None: one per CPU).
     """
 
     model: str = "smollm2"

@@ -1,6 +1,7 @@
 """What the request side of the frontend needs of an engine, and what an engine tells it.
 
-`engine.Engine` is the real one, over actors; tests have fakes. Requests know no actors, the engine knows no texts.
+`engine.Engine` is the real one, over actors; tests have fakes. Requests know no actors, the engine knows no
+texts.
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ class UnsupportedParameter(InvalidRequest):
     """The caller asked for something that ringcast does not support yet. Never ignored in silence."""
 
     def __init__(self, param: str, value: object, neutral: str) -> None:
-        super().__init__(
-            f"{param}={value!r} is not supported yet: leave {param} out, or set it to {neutral}", param
-        )
+        super().__init__(f"{param}={value!r} is not supported yet: leave {param} out, or set it to {neutral}", param)
 
 
 class ModelNotFound(FrontendError):

@@ -32,9 +32,7 @@ def folder_generation_config(folder: Path) -> GenerationConfig:
     ``do_sample: false`` means greedy, so temperature 0.
     """
     own = read_json(folder / "generation_config.json")
-    eos = _ids(own.get("eos_token_id"), folder) or _ids(
-        read_json(folder / "config.json").get("eos_token_id"), folder
-    )
+    eos = _ids(own.get("eos_token_id"), folder) or _ids(read_json(folder / "config.json").get("eos_token_id"), folder)
     if own.get("do_sample") is False:
         return GenerationConfig(eos, temperature=0.0)
     return GenerationConfig(eos, own.get("temperature"), own.get("top_p"), own.get("top_k"))

@@ -69,9 +69,7 @@ class InputProcessor:
         variables: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
         """Messages through the model's chat template."""
-        text = self._tokenizer.render_chat(
-            messages, add_generation_prompt=add_generation_prompt, variables=variables
-        )
+        text = self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, variables=variables)
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         return EncodedPrompt(text, _not_empty(token_ids, "messages"), "messages")
 
@@ -120,9 +118,7 @@ class InputProcessor:
                 request_id=request_id,
                 client=info.client,
                 prompt_token_ids=prompt.token_ids,
-                sampling=SamplingRule(
-                    params.temperature, params.top_p, params.top_k, answer_seed(seed, index)
-                ),
+                sampling=SamplingRule(params.temperature, params.top_p, params.top_k, answer_seed(seed, index)),
                 stop=stop,
                 output_token_ids=[],
             )
@@ -133,9 +129,7 @@ class InputProcessor:
 def _from_mapping(prompt: Mapping[str, Any]) -> Any:
     given = [value for key in ("prompt", "prompt_token_ids") if (value := prompt.get(key)) is not None]
     if len(given) != 1 or set(prompt) - {"prompt", "prompt_token_ids"}:
-        raise InvalidRequest(
-            f"prompt has the keys {sorted(prompt)}: give either prompt or prompt_token_ids", "prompt"
-        )
+        raise InvalidRequest(f"prompt has the keys {sorted(prompt)}: give either prompt or prompt_token_ids", "prompt")
     return given[0]
 
 
@@ -152,9 +146,7 @@ def _not_empty(token_ids: list[int], param: str = "prompt") -> list[int]:
 
 def _checked_ids(prompt: object) -> list[int]:
     if not isinstance(prompt, list | tuple):
-        raise InvalidRequest(
-            f"prompt is a {type(prompt).__name__}: give a text or a list of token ids", "prompt"
-        )
+        raise InvalidRequest(f"prompt is a {type(prompt).__name__}: give a text or a list of token ids", "prompt")
     for token_id in prompt:
         if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
             raise InvalidRequest(f"prompt holds {token_id!r}: token ids are integers from 0 on", "prompt")

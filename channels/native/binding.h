@@ -1,0 +1,80 @@
+/* What the binding's files share. The binding turns Python calls into calls of bell.h, writer.h and reader.h. */
+#ifndef RINGCAST_BINDING_H
+#define RINGCAST_BINDING_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include "reader.h"
+#include "writer.h"
+
+typedef struct {
+    PyTypeObject *board, *doorbell, *ring_writer, *ring_reader, *message, *sealed_memory;
+    PyObject *ring_corrupt, *ring_mismatch, *reader_limit, *segment_error; /* of ringcast.channels.errors */
+} native_state;
+
+/* A shared mapping, not inherited by fork. `born` tells a forked child from its parent: the child has no mapping. */
+typedef struct {
+    void *base;
+    size_t size;
+    unsigned born;
+} mapping;
+
+typedef struct {
+    PyObject_HEAD
+    mapping map;
+    uint32_t slots;
+} BoardObject;
+
+typedef struct {
+    PyObject_HEAD
+    struct bell bell;
+    PyObject *board;
+    uint32_t slot;
+    int waiting; /* threads inside wait(): the eventfd must stay open */
+} DoorbellObject;
+
+typedef struct {
+    PyObject_HEAD
+    mapping map;
+    native_state *state;
+    struct ring_writer ring;
+    PyObject *own_bell;                 /* Doorbell or NULL */
+    PyObject *bells[RING_MAX_READERS];  /* keep ring.bells alive */
+} RingWriterObject;
+
+typedef struct {
+    PyObject_HEAD
+    mapping map;
+    native_state *state;
+    struct ring_reader ring;
+    PyObject *writer_bell; /* Doorbell or NULL */
+} RingReaderObject;
+
+extern struct PyModuleDef native_module;
+extern PyType_Spec board_spec, doorbell_spec, ring_writer_spec, ring_reader_spec, sealed_memory_spec;
+
+native_state *native_state_of(PyTypeObject *type);
+
+/* Map the whole file behind `fd` (an int or an object with fileno()); -1 with an exception set if that fails. */
+int mapping_open(mapping *map, PyObject *fd, const char *what);
+void mapping_close(mapping *map);
+/* True with RuntimeError set in a forked child, where nothing of the layer may be used. */
+bool mapping_is_forked(const mapping *map);
+
+/* Put positional and keyword arguments into out[] by name (NULL: not given); -1 with TypeError set. */
+int take_arguments(const char *function, const char *const *names, Py_ssize_t required, PyObject *const *args,
+                   Py_ssize_t given, PyObject *keywords, PyObject **out);
+/* An unsigned integer of at most `limit`; -1 with an exception that names it. */
+int take_unsigned(PyObject *value, const char *name, uint64_t limit, uint64_t *out);
+
+/* None or a Doorbell into *out as a new reference (NULL for None); -1 with TypeError set. */
+int take_doorbell(native_state *state, PyObject *value, const char *name, PyObject **out);
+
+PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given);
+PyObject *watch_processes(PyObject *module, PyObject *const *args, Py_ssize_t given);
+
+#define METHOD(name, function, flags, doc) {name, (PyCFunction)(void (*)(void))(function), (flags), PyDoc_STR(doc)}
+
+#endif

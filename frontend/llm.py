@@ -1,0 +1,216 @@
+"""`LLM`: the engine for synchronous programs, scripts and notebooks, with vLLM's names.
+
+`AsyncLLM` on an event loop in a thread of its own. Needs no ``__main__`` guard: the engine's processes are
+started by the runtime and never import the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeGuard
+
+from ringcast.scheduler.messages import SchedulerStatistics
+
+from .async_llm import AsyncLLM
+from .engine_args import EngineArgs
+from .engine_client import Health, RingFigures
+from .errors import InvalidRequest
+from .input_processor import EncodedPrompt, Message, Prompt
+from .loop_thread import LoopThread
+from .outputs import RequestOutput
+from .progress import download_progress, request_progress
+from .request_stream import RequestStream
+from .sampling_params import RequestOutputKind, SamplingParams
+from .tokenizer import Tokenizer
+
+Params = SamplingParams | Sequence[SamplingParams] | None
+Encoder = Callable[[], Awaitable[EncodedPrompt]]
+
+
+class LLM:
+    """An engine that is ready when the constructor returns. Close it, or use ``with``, or let the program end.
+
+    >>> llm = LLM("smollm2")
+    >>> llm.generate("The capital of France is", SamplingParams(temperature=0))[0].outputs[0].text
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2",
+        *,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 2048,
+        block_size: int = 16,
+        num_kv_blocks: int | None = None,
+        kv_cache_memory_bytes: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        """The arguments are those of `EngineArgs`; errors are those of `AsyncLLM.start`."""
+        args = EngineArgs(
+            model=model,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            num_kv_blocks=num_kv_blocks,
+            kv_cache_memory_bytes=kv_cache_memory_bytes,
+            num_threads=num_threads,
+        )
+        with download_progress() as progress:
+            self._open(AsyncLLM(args, progress=progress))
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> LLM:
+        """An engine from its arguments as a value."""
+        with download_progress() as progress:
+            return cls.from_async_llm(AsyncLLM(args, progress=progress))
+
+    @classmethod
+    def from_async_llm(cls, llm: AsyncLLM) -> LLM:
+        """Around an `AsyncLLM` that has not started: it starts on the new object's own loop."""
+        made = cls.__new__(cls)
+        made._open(llm)
+        return made
+
+    def _open(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+        self._thread = LoopThread("ringcast LLM")
+        # Runs at `close`, when the object is forgotten, and at the end of the program, whichever comes first.
+        self._finalizer = weakref.finalize(self, _close, llm, self._thread)
+        try:
+            self._thread.run(llm.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop the engine and its processes. Safe twice."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Results in the order of the prompts; all run at the same time.
+
+        A prompt is a text, a list of token ids, or a mapping with ``prompt`` or ``prompt_token_ids``; a
+        list holds several (an empty one gives an empty result). ``sampling_params`` are for all, or one per
+        prompt; None takes the model's defaults. ``use_tqdm`` shows a bar where stderr is a terminal. The
+        first error aborts the rest: `InvalidRequest` before anything runs, `EngineError` later.
+        KeyboardInterrupt aborts all.
+        """
+        batch: list[Prompt] = [prompts] if _is_single_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
+        return self._run([partial(self._llm.encode, prompt) for prompt in batch], sampling_params, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Like `generate`, for one conversation or a list of them: the model's template makes the prompts."""
+        single = not messages or isinstance(messages[0], Mapping)
+        batch: Sequence[Any] = [messages] if single else messages
+        encoders = [
+            partial(
+                self._llm.encode_chat,
+                chat,
+                add_generation_prompt=add_generation_prompt,
+                variables=chat_template_kwargs,
+            )
+            for chat in batch
+        ]
+        return self._run(encoders, sampling_params, use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._llm.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What is used when a call gives none."""
+        return self._llm.default_sampling_params()
+
+    def health(self) -> Health:
+        """The engine's state, now."""
+        return self._llm.health()
+
+    def statistics(self) -> SchedulerStatistics:
+        """The scheduler's accounts."""
+        return self._thread.run(self._llm.statistics())
+
+    def ring_figures(self) -> RingFigures:
+        """What went over the rings of all processes."""
+        return self._thread.run(self._llm.ring_figures())
+
+    def _run(self, encoders: Sequence[Encoder], params: Params, show: bool) -> list[RequestOutput]:
+        if params is None or isinstance(params, SamplingParams):
+            each = [params or self._llm.default_sampling_params()] * len(encoders)
+        else:
+            each = list(params)
+        if len(each) != len(encoders):
+            raise InvalidRequest(
+                f"sampling_params has {len(each)} entries for {len(encoders)} prompts: give one, or one per prompt",
+                "sampling_params",
+            )
+        each = [replace(item, output_kind=RequestOutputKind.FINAL_ONLY) for item in each]
+        with request_progress(len(encoders), show) as advance:
+            return self._thread.run(_run_batch(self._llm, encoders, each, advance))
+
+
+async def _run_batch(
+    llm: AsyncLLM, encoders: Sequence[Encoder], params: list[SamplingParams], advance: Callable[[], None]
+) -> list[RequestOutput]:
+    """Check everything, then run everything; abort what is left when something fails."""
+    prompts = [await encode() for encode in encoders]
+    for prompt, each in zip(prompts, params, strict=True):
+        llm.check(prompt, each)
+    streams: list[RequestStream] = []
+    try:
+        for prompt, each in zip(prompts, params, strict=True):
+            streams.append(await llm.add_request(prompt, each))
+        return await asyncio.gather(*(_finish(stream, advance) for stream in streams))
+    finally:
+        for stream in streams:
+            stream.abort()
+
+
+async def _finish(stream: RequestStream, advance: Callable[[], None]) -> RequestOutput:
+    output = await stream.final()
+    advance()
+    return output
+
+
+def _is_single_prompt(prompts: object) -> TypeGuard[Prompt]:
+    """A text, a mapping, or a list of token ids."""
+    if isinstance(prompts, str | Mapping):
+        return True
+    return isinstance(prompts, list | tuple) and len(prompts) > 0 and isinstance(prompts[0], int)
+
+
+def _close(llm: AsyncLLM, thread: LoopThread) -> None:
+    try:
+        thread.run(llm.close())
+    finally:
+        thread.close()

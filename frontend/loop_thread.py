@@ -1,0 +1,61 @@
+"""An event loop on a thread of its own, for synchronous callers. `LLM` owns one; nothing else runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from .errors import EngineNotReady
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines to their end for callers on other threads. Works in notebooks: it needs no loop of theirs."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a program that ends without closing must not hang; the engine's processes end with ours.
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result. KeyboardInterrupt cancels it, waits for it to clean up, and goes on."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise EngineNotReady("the engine was closed: make a new one")
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a synchronous call from the engine's own loop would wait for itself")
+        ended = threading.Event()
+        tasks: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = self._loop.create_task(coroutine)
+            tasks.append(task)
+            task.add_done_callback(lambda _: ended.set())
+
+        self._loop.call_soon_threadsafe(start)
+        try:
+            ended.wait()
+        except BaseException:
+            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            ended.wait()
+            raise
+        return tasks[0].result()
+
+    def close(self) -> None:
+        """Stop the loop and end the thread. Safe twice."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()

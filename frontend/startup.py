@@ -1,0 +1,69 @@
+"""How an engine comes to life: from its arguments to parts, from parts to something that takes requests.
+
+Called by `AsyncLLM.start`. The worker pays for importing torch, so its process starts first and everything
+else happens beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .builtin_models import Progress
+from .detokenizer import TextDecoder
+from .engine_args import EngineArgs
+from .engine_client import EngineClient
+from .input_processor import InputProcessor
+from .model_source import resolve_model
+from .request_table import RequestTable
+from .tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An engine that has not started, and how to load the tokenizer that goes with it (slow; off the loop)."""
+
+    engine: EngineClient
+    load_tokenizer: Callable[[], Tokenizer]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started engine and all that a request needs."""
+
+    engine: EngineClient
+    table: RequestTable
+    tokenizer: Tokenizer
+    decoder: TextDecoder
+    input: InputProcessor
+
+
+async def find_parts(args: EngineArgs, progress: Progress | None) -> Parts:
+    """Find the model's files, downloading them if need be, and make its engine. Starts nothing."""
+    source = await asyncio.to_thread(resolve_model, args.model, progress)
+    from .engine import Engine
+
+    return Parts(Engine(worker_spec(source.path, args), args), lambda: load_tokenizer(source))
+
+
+async def start_parts(parts: Parts) -> Running:
+    """Start the engine and load the tokenizer at the same time. When one fails the other is given up."""
+    engine = parts.engine
+    table = RequestTable(engine.abort)
+
+    def load() -> tuple[Tokenizer, TextDecoder]:
+        tokenizer = parts.load_tokenizer()
+        return tokenizer, TextDecoder(tokenizer)
+
+    starting = asyncio.create_task(engine.start(table), name="start the engine")
+    try:
+        await asyncio.sleep(0)  # the worker's process first
+        tokenizer, decoder = await asyncio.to_thread(load)
+        await starting
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await engine.close()
+        raise
+    return Running(engine, table, tokenizer, decoder, InputProcessor(tokenizer))

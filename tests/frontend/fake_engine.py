@@ -1,0 +1,155 @@
+"""An engine without actors or model: answers follow a script. Implements `EngineClient` for the frontend's tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ringcast.frontend.engine_client import EngineSink, Health, RingFigures
+from ringcast.frontend.errors import EngineDead, EngineNotReady, EngineStartFailed
+from ringcast.scheduler.messages import (
+    AddRequest,
+    EngineInfo,
+    RequestOutput,
+    SchedulerStatistics,
+    StepOutputs,
+)
+
+Script = Callable[[AddRequest], Sequence[int]]
+
+
+def echo(request: AddRequest) -> list[int]:
+    """Answers with the prompt's own tokens, over and over."""
+    ids = request.prompt_token_ids
+    return [ids[index % len(ids)] for index in range(request.stop.max_tokens)]
+
+
+@dataclass
+class FakeEngine:
+    """One token a step for every request, as ``script`` says, under the real core's rules for ends.
+
+    ``step_s`` is the pause between steps; with ``paused`` set, steps happen only through `step`. ``added``
+    and ``aborted`` record what the frontend sent.
+    """
+
+    script: Script = echo
+    max_model_len: int = 64
+    vocab_size: int = 49152
+    step_s: float = 0.0
+    tokens_per_step: int = 1
+    paused: bool = False
+    start_error: str = ""
+    start_gate: asyncio.Event | None = None
+    added: list[AddRequest] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    state: Health = field(default_factory=lambda: Health("starting"))
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._sink: EngineSink | None = None
+        self._running: dict[str, tuple[AddRequest, list[int]]] = {}
+        self._wake = asyncio.Event()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._step = 0
+
+    async def start(self, sink: EngineSink) -> None:
+        if self.start_gate is not None:
+            await self.start_gate.wait()
+        if self.start_error:
+            self.state = Health("dead", self.start_error)
+            raise EngineStartFailed(self.start_error)
+        self._sink = sink
+        self.state = Health("ready")
+        self._loop_task = asyncio.create_task(self._serve())
+
+    async def close(self) -> None:
+        self.closed = True
+        self.state = Health("dead", "the engine was closed")
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+
+    def health(self) -> Health:
+        return self.state
+
+    def info(self) -> EngineInfo:
+        if self.state.state != "ready":
+            raise EngineNotReady(f"the engine takes no requests now ({self.state.state}): {self.state.detail}")
+        return EngineInfo(1, self.max_model_len, self.vocab_size, 64, 16, 64, 2048)
+
+    async def add(self, requests: list[AddRequest]) -> None:
+        self.info()
+        for request in requests:
+            self.added.append(request)
+            self._running[request.request_id] = (request, list(self.script(request)))
+        self._wake.set()
+
+    def abort(self, request_ids: list[str]) -> None:
+        self.aborted += request_ids
+        for request_id in request_ids:
+            self._running.pop(request_id, None)
+
+    async def statistics(self) -> SchedulerStatistics:
+        return SchedulerStatistics(len(self._running), 0, 64, 64, self._step, 0, 0)
+
+    async def ring_figures(self) -> RingFigures:
+        return RingFigures(messages=2 * self._step, overflows=0)
+
+    @property
+    def running(self) -> list[str]:
+        return list(self._running)
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+        """Let the loop run until ``condition`` holds."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110 - the condition may be anything
+                await asyncio.sleep(0)
+
+    def die(self, why: str, *, back: bool = False) -> None:
+        """The core's death as the frontend sees it."""
+        self._running.clear()
+        self.state = Health("restarting" if back else "dead", why)
+        assert self._sink is not None
+        self._sink.on_death(EngineDead(why))
+
+    def fail(self, request_id: str, error: str) -> None:
+        """One request fails in the engine."""
+        del self._running[request_id]
+        assert self._sink is not None
+        self._sink.on_outputs(StepOutputs(self._step, [RequestOutput(request_id, [], "error", None, error)]))
+
+    def step(self) -> None:
+        """Give every request its next tokens."""
+        self._step += 1
+        outputs = [self._advance(request_id) for request_id in list(self._running)]
+        assert self._sink is not None
+        if outputs:
+            self._sink.on_outputs(StepOutputs(self._step, outputs))
+
+    def _advance(self, request_id: str) -> RequestOutput:
+        request, left = self._running[request_id]
+        tokens: list[int] = []
+        reason, stop_reason = None, None
+        done = request.stop.max_tokens - len(left)
+        for _ in range(min(self.tokens_per_step, len(left))):
+            token = left.pop(0)
+            tokens.append(token)
+            done += 1
+            if token in request.stop.eos_token_ids:
+                reason = "stop"
+            elif token in request.stop.stop_token_ids:
+                reason, stop_reason = "stop", token
+            elif not left:
+                reason = "length"
+            if reason:
+                del self._running[request_id]
+                break
+        return RequestOutput(request_id, tokens, reason, stop_reason)
+
+    async def _serve(self) -> None:
+        while True:
+            while self.paused or not self._running:
+                self._wake.clear()
+                await self._wake.wait()
+            self.step()
+            await asyncio.sleep(self.step_s)
