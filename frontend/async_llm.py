@@ -120,6 +120,10 @@ class AsyncLLM:
             return Health("dead", self._failure)
         return Health("starting", "the engine has not started yet")
 
+    async def wait_dead(self) -> str:
+        """Return when the engine is dead for good, and why. Restarts do not count."""
+        return await self._running().engine.wait_dead()
+
     async def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
     ) -> AsyncIterator[RequestOutput]:

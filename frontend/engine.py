@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from typing import Any, TypeVar
 
 import ringcast.actors as rt
 from ringcast.scheduler.engine_core import EngineCore
@@ -25,6 +26,8 @@ from ringcast.scheduler.messages import (
 from .engine_args import EngineArgs
 from .engine_client import EngineSink, Health, RingFigures
 from .errors import EngineDead, EngineNotReady, EngineStartFailed
+
+W = TypeVar("W", bound=WorkerInterface)
 
 CORE, WORKER, FRONTEND = "engine-core", "worker-0", "frontend"
 _RESTART = rt.Restart("permanent", max_restarts=3, within_s=60.0)
@@ -48,8 +51,8 @@ class Frontend(FrontendInterface):
 class Engine:
     """An `EngineClient` over actors. ``worker`` says how to make the worker; ``args`` sizes the scheduler."""
 
-    def __init__(self, worker: rt.Spec[WorkerInterface], args: EngineArgs) -> None:
-        self._worker_spec = worker
+    def __init__(self, worker: rt.Spec[W], args: EngineArgs) -> None:
+        self._worker_spec: rt.Spec[Any] = worker
         self._config = args.scheduler_config()
         self._stack = AsyncExitStack()
         self._system: rt.System | None = None
@@ -57,6 +60,7 @@ class Engine:
         self._info: EngineInfo | None = None
         self._settled = asyncio.Event()  # attached for the first time, or dead for good
         self._end = ""  # why it is dead for good; empty while it is not
+        self._ended = asyncio.Event()
         self._down: dict[str, str] = {}  # which actors are down now, and why
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -65,7 +69,9 @@ class Engine:
         try:
             system = self._system = await self._stack.enter_async_context(rt.System("ringcast"))
             frontend = await system.spawn(rt.spec(Frontend, sink), name=FRONTEND)
-            worker = await system.spawn(self._worker_spec, name=WORKER, where=rt.process(), restart=_RESTART)
+            worker: WorkerInterface = await system.spawn(
+                self._worker_spec, name=WORKER, where=rt.process(), restart=_RESTART
+            )
             core = self._core = await system.spawn(
                 rt.spec(EngineCore, self._config, worker), name=CORE, where=rt.process(), restart=_RESTART
             )
@@ -84,12 +90,18 @@ class Engine:
             await self.close()
             raise EngineStartFailed(f"the engine did not start: {self._end}")
 
+    async def wait_dead(self) -> str:
+        await self._ended.wait()
+        return self._end
+
     async def close(self) -> None:
         self._end = self._end or "the engine was closed"
+        self._ended.set()
         self._info = None
         for task in self._tasks:
             task.cancel()
         await self._stack.aclose()
+        self._core = self._system = None  # a reference keeps its system's doorbell
 
     def health(self) -> Health:
         if self._end:
@@ -182,6 +194,7 @@ class Engine:
         self._end = self._end or why
         self._info = None
         self._settled.set()
+        self._ended.set()
         sink.on_death(EngineDead(why))
 
     async def _abort_later(self, core: EngineCore, request_ids: list[str]) -> None:

@@ -48,6 +48,9 @@ class EngineClient(Protocol):
     async def start(self, sink: EngineSink) -> None:
         """Start, and return when ready. `EngineStartFailed` says why not."""
 
+    async def wait_dead(self) -> str:
+        """Return when it is dead for good, and why."""
+
     async def close(self) -> None:
         """Stop everything. Safe to call in any state, and twice."""
 

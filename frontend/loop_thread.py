@@ -16,7 +16,7 @@ class LoopThread:
     """Runs coroutines to their end for callers on other threads. Works in notebooks: it needs no loop of theirs."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = _new_event_loop()
         # A daemon: a program that ends without closing must not hang; the engine's processes end with ours.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -59,3 +59,11 @@ class LoopThread:
         finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -10,8 +10,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ringcast.actors as rt
+from ringcast.gpu.worker import Worker
+
 from .builtin_models import Progress
 from .detokenizer import TextDecoder
+from .engine import Engine
 from .engine_args import EngineArgs
 from .engine_client import EngineClient
 from .input_processor import InputProcessor
@@ -42,9 +46,8 @@ class Running:
 async def find_parts(args: EngineArgs, progress: Progress | None) -> Parts:
     """Find the model's files, downloading them if need be, and make its engine. Starts nothing."""
     source = await asyncio.to_thread(resolve_model, args.model, progress)
-    from .engine import Engine
-
-    return Parts(Engine(worker_spec(source.path, args), args), lambda: load_tokenizer(source))
+    worker = rt.spec(Worker, args.worker_config(source.path))
+    return Parts(Engine(worker, args), lambda: load_tokenizer(source))
 
 
 async def start_parts(parts: Parts) -> Running:

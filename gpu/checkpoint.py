@@ -1,7 +1,7 @@
 """`Checkpoint`: a model on this machine's disk, an HF folder or a GGUF file, read as one thing. Imports no torch.
 
-The loader takes weights from it under their HF names, the frontend takes ``config`` for admission and, from a GGUF file,
-``gguf.metadata`` for the tokenizer. It never downloads and never writes.
+The loader takes weights from it under their HF names, the frontend takes ``config`` for admission and, from a GGUF
+file, ``gguf.metadata`` for the tokenizer. It never downloads and never writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Checkpoint(ABC):
 
     path: Path
     config: ModelConfig
-    gguf: GGUFFile | None = None
+    gguf: GGUFFile | None
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Checkpoint:
@@ -53,6 +53,7 @@ class FolderCheckpoint(Checkpoint):
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
+        self.gguf = None
         generation_path = folder / "generation_config.json"
         generation_config = _read_json(generation_path) if generation_path.exists() else {}
         source = folder / "config.json"
@@ -91,19 +92,18 @@ class GGUFCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.gguf = GGUFFile(path)
-        embedding = self.gguf.tensors.get("token_embd.weight")
+        self._file = self.gguf = GGUFFile(path)
+        embedding = self._file.tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise ModelFileError(f"{path}: it has no token embedding, so it is no language model; use another file")
-        self._tensors = self.gguf
-        has_head = "output.weight" in self.gguf.tensors
-        self.config = config_from_gguf(self.gguf.metadata, embedding.shape, has_head, str(path))
+        has_head = "output.weight" in self._file.tensors
+        self.config = config_from_gguf(self._file.metadata, embedding.shape, has_head, str(path))
 
     def read(self, name: str) -> HostTensor:
         known: GGUFName = gguf_name(name, self.config)
-        if known.name not in self._tensors.tensors:
+        if known.name not in self._file.tensors:
             raise ModelFileError(f"{self.path}: it has no tensor {known.name}; download the file again")
-        array = self._tensors.read(known.name)
+        array = self._file.read(known.name)
         if known.interleaved_heads:
             array = _halves_from_pairs(array, known.interleaved_heads, self.path)
         return HostTensor("F32", array)

@@ -1,7 +1,7 @@
 """Dequantisation of GGUF blocks to float32, vectorised with numpy. `gguf_file` calls it; it knows no file.
 
-Each function fills ``out`` [blocks, items] from the raw blocks, laid out as in ggml-common.h; the results equal those of
-`gguf.quants.dequantize` bit for bit. Two scales a block are named as there: ``d`` (scale) and ``m`` or ``dmin`` (offset).
+Each function fills ``out`` [blocks, items] from the raw blocks, laid out as in ggml-common.h; the results equal those
+of `gguf.quants.dequantize` bit for bit. Fields are named as there: ``d`` is a scale, ``m`` and ``dmin`` are offsets.
 """
 
 from __future__ import annotations

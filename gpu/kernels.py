@@ -34,7 +34,9 @@ class CpuKernels:
         self.num_threads = num_threads
         self.level = LEVELS[self._level]
 
-    def norm(self, delta: Tensor | None, residual: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+    def norm(
+        self, delta: Tensor | None, residual: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype
+    ) -> Tensor:
         """RMSNorm in float32: ``residual`` [rows, size] += ``delta`` in place, then its normed rows as ``dtype``."""
         rows, size = residual.shape
         _require(residual, "residual", torch.float32, (rows, size))

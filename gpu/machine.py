@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
 # A cgroup without a limit reports either "max" (v2) or a number near 2**63 (v1).
 _NO_LIMIT = 1 << 60
 
 
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def cpu_flags(proc: Path = _PROC) -> frozenset[str]:
     """Feature flags of the first processor, as the kernel spells them ("avx512_bf16", "amx_bf16", "bf16")."""
-    for line in cpuinfo.read_text().splitlines():
+    for line in (proc / "cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
             return frozenset(value.split())
@@ -24,45 +26,45 @@ def has_fast_bfloat16() -> bool:
     return not cpu_flags().isdisjoint(("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def usable_cpus() -> int:
+def usable_cpus(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
     """Processors that this process may run on, at least 1: its affinity mask, cut by a cgroup CPU quota."""
     count = len(os.sched_getaffinity(0))
-    for folder in _cgroup_folders("cpu"):
+    for folder in _cgroup_folders("cpu", proc, cgroup):
         quota = _cpu_quota(folder)
         if quota is not None:
             count = min(count, max(1, int(quota)))
     return max(1, count)
 
 
-def available_memory() -> int:
+def available_memory(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
     """Bytes that can be allocated now without swapping: MemAvailable, cut by what every cgroup above us has left."""
-    available = _meminfo_available()
-    for folder in _cgroup_folders("memory"):
+    available = _meminfo_available(proc)
+    for folder in _cgroup_folders("memory", proc, cgroup):
         left = _memory_left(folder)
         if left is not None:
             available = min(available, left)
     return max(0, available)
 
 
-def _meminfo_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+def _meminfo_available(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise OSError("/proc/meminfo has no MemAvailable line: a Linux kernel of 3.14 or later is needed")
+    raise OSError(f"{proc}/meminfo has no MemAvailable line: a Linux kernel of 3.14 or later is needed")
 
 
-def _cgroup_folders(controller: str) -> Iterator[Path]:
+def _cgroup_folders(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]:
     """This process's cgroup and all its ancestors, as far as they are visible, for v1 and v2 alike."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, group = line.split(":", 2)
         if controllers == "":
-            root = Path("/sys/fs/cgroup")
+            root = cgroup
         elif controller in controllers.split(","):
-            root = Path("/sys/fs/cgroup") / controller
+            root = cgroup / controller
         else:
             continue
         folder = root / group.lstrip("/")

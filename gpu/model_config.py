@@ -35,9 +35,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
 
 
-def config_from_hf(
-    config: Mapping[str, Any], generation_config: Mapping[str, Any], source: str
-) -> ModelConfig:
+def config_from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any], source: str) -> ModelConfig:
     """Build it from the parsed ``config.json`` and ``generation_config.json`` (empty if there is none).
 
     ``source`` names the file in errors: `ModelFileError` for missing or impossible values, `UnsupportedModelError` for
@@ -69,9 +67,7 @@ def config_from_hf(
             rms_norm_eps=fields.positive("rms_norm_eps", 1e-6),
             rope_theta=_hf_rope_theta(config, source),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-            eos_token_ids=_token_ids(
-                generation_config.get("eos_token_id"), config.get("eos_token_id"), source=source
-            ),
+            eos_token_ids=_token_ids(generation_config.get("eos_token_id"), config.get("eos_token_id"), source=source),
         ),
         source,
     )
@@ -146,9 +142,7 @@ class _Fields:
         return default if value is None else value
 
     def _wrong(self, key: str, value: object, wanted: str) -> ModelFileError:
-        return ModelFileError(
-            f"{self.source}: {key} is {value!r}, not {wanted}; the file is damaged: get it again"
-        )
+        return ModelFileError(f"{self.source}: {key} is {value!r}, not {wanted}; the file is damaged: get it again")
 
 
 def _hf_rope_theta(config: Mapping[str, Any], source: str) -> float:

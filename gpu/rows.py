@@ -1,7 +1,7 @@
 """`Rows`: the worker's state of every running request, in fixed rows of arrays. Owned by the runner; knows no model.
 
-A request keeps its row from NewRow until it is freed. Everything that comes from outside (token ids, block ids, counts) is
-checked here, once, when it enters; a step then only gathers by row index. Nothing here is trusted to be sorted or unique.
+A request keeps its row from NewRow until it is freed. What comes from outside (token ids, block ids, counts) is checked
+here, once, when it enters; a step then only gathers by row index.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ..scheduler.messages import KVCacheConfig, StepPlan, StepResult
 from .batch import Batch
 from .errors import PlanError
 from .kernels import CpuKernels, check_attention_shape
-from .kv_cache import KVCache
+from .kv_cache import KVCache, bytes_per_block
 from .model import MODELS
 from .model_config import ModelConfig
 from .rows import Rows, StepArrays
@@ -35,12 +35,19 @@ class ModelRunner:
         self._cache: KVCache | None = None
         self._rows: Rows | None = None
 
+    def bytes_per_block(self, block_size: int) -> int:
+        """Bytes that a block of ``block_size`` tokens takes in all layers."""
+        return bytes_per_block(self.config, block_size, self.dtype)
+
     def initialize(self, config: KVCacheConfig) -> None:
         """Allocate cache and rows; what was in them is forgotten. A cache of the same size is kept.
 
         `KVCacheMemoryError` if the memory is not there, `UnsupportedModelError` for a block size that the attention
-        kernel cannot take.
+        kernel cannot take, `PlanError` for sizes below 1.
         """
+        for name in ("num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            if getattr(config, name) < 1:
+                raise PlanError(f"{name} of the KV cache is {getattr(config, name)}; it must be at least 1")
         check_attention_shape(self.config.head_dim, config.block_size)
         cache = self._cache
         self._cache = self._rows = None  # so that the old one's memory is free before the new one is taken

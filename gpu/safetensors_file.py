@@ -69,9 +69,8 @@ class SafetensorsFile:
             raise ValueError(f"tensor {name} has the shape {shape} at {start} to {stop}")
         if not start <= stop <= len(self.data) - self.data_start:
             raise ValueError(f"tensor {name} ends at {stop}, behind the end of the data (truncated?)")
-        if dtype in ITEM_BYTES:
-            if math.prod(shape) * ITEM_BYTES[dtype] != stop - start:
-                raise ValueError(f"tensor {name} of shape {shape} and type {dtype} takes {stop - start} bytes")
+        if dtype in ITEM_BYTES and math.prod(shape) * ITEM_BYTES[dtype] != stop - start:
+            raise ValueError(f"tensor {name} of shape {shape} and type {dtype} takes {stop - start} bytes")
         return dtype, shape, start, stop
 
     def _damaged(self, what: str) -> ModelFileError:

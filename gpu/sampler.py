@@ -1,9 +1,9 @@
 """Turns logits into tokens. Called by the runner once a step, for all rows that caught up.
 
 Order: greedy rows (temperature 0) take the largest logit, ties the lowest id. Others: logits / temperature; top-k keeps
-the k largest; top-p keeps the fewest of those, from the largest down, whose probabilities among them reach p; then a draw
-from the softmax of what is kept. Ranks break ties by the lower id. The noise of a draw is a pure function of (seed,
-position, token id), so a row's token does not depend on its batch; native/sampling.cpp has the formula.
+the k largest; top-p keeps the fewest of those, from the largest down, whose probabilities among them reach p; then a
+draw from the softmax of what is kept. Ranks break ties by the lower id. The noise of a draw is a pure function of
+(seed, position, token id), so a row's token does not depend on its batch; native/sampling.cpp has the formula.
 """
 
 from __future__ import annotations

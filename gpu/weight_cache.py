@@ -1,7 +1,7 @@
 """The converted copy of a quantised model: a safetensors file under the user's cache folder. Imports no torch.
 
-The loader asks for it; the first time it is written (about a second for a small model), afterwards it is mapped. Writers
-may run at the same time, die at any moment and run out of space: what stands under the final name is always whole.
+The loader asks for it; the first time it is written (about a second for a small model), afterwards it is mapped.
+Writers may run at the same time, die at any moment and run out of space: what stands under the final name is whole.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _write(path: Path, checkpoint: Checkpoint, dtype: str) -> None:
             head, offsets = _lay_out(checkpoint, dtype, "0" * 64)
             for weight in weight_table(checkpoint.config):
                 file.seek(offsets[weight.name])
-                file.write(memoryview(stacked(checkpoint, weight, dtype)).cast("B"))
+                file.write(stacked(checkpoint, weight, dtype).data)
             file.flush()
             # The head comes last: it carries the check of the data. Its length does not depend on that.
             head, _ = _lay_out(checkpoint, dtype, _check_file(file, len(head)))
@@ -127,7 +127,7 @@ def _temporary_file(path: Path) -> IO[bytes]:
         file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False)  # noqa: SIM115
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
-            return file  # type: ignore[return-value]
+            return file
         file.close()  # another process took it for abandoned before it was locked
 
 

@@ -1,8 +1,21 @@
 """`python -m ringcast` and the `ringcast` command."""
 
+from __future__ import annotations
+
+import sys
+
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; exits with its status."""
+    from ringcast.frontend.cli.requirements import missing, missing_line
+
+    names = missing(("typer", "rich"))
+    if names:
+        print(f"ringcast: {missing_line(names)}", file=sys.stderr)
+        sys.exit(1)
+    from ringcast.frontend.cli.main import app
+
+    app()
 
 
 if __name__ == "__main__":

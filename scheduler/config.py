@@ -36,9 +36,7 @@ class SchedulerConfig:
             least = _MIN_MODEL_LEN if field.name == "max_model_len" else 1
             if type(value) is not int or value < least:
                 alternative = ", or leave it out" if field.name in optional else ""
-                raise ConfigError(
-                    f"{field.name}={value!r}: give a whole number of at least {least}{alternative}"
-                )
+                raise ConfigError(f"{field.name}={value!r}: give a whole number of at least {least}{alternative}")
 
 
 def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:

@@ -1,5 +1,4 @@
-"""The engine-core actor: takes requests from frontends, drives the worker step by step, sends the tokens
-back.
+"""The engine-core actor: takes requests, drives the worker step by step, sends the tokens back.
 
 Frontends attach to it; it is the only one who talks to the scheduler. It never touches a tensor or a text,
 and it neither starts nor stops anybody: the supervisor does.
@@ -83,7 +82,7 @@ class EngineCore(rt.Actor):
             self._stop_watching()
 
     async def on_stop(self, reason: str) -> object:
-        self._stop_watching()
+        self._stop_watching()  # `run` does it too, unless it was cancelled before its first turn
         return None
 
     @rt.call
@@ -106,8 +105,7 @@ class EngineCore(rt.Actor):
 
     @rt.call
     async def add(self, requests: list[AddRequest]) -> None:
-        """Queue requests; each ends with exactly one output that has a ``finish_reason``, refused ones at
-        once.
+        """Queue requests. Each ends with one output that has a ``finish_reason``; refused ones at once.
 
         `NotAttached`, and nothing is queued, when one carries a client number that is not in use.
         """
@@ -138,16 +136,14 @@ class EngineCore(rt.Actor):
         while True:
             while not self._worker.is_up:
                 if self._worker.gone:
-                    raise EngineFailed(
-                        f"the worker is gone, so the engine cannot start: {self._worker.cause}"
-                    )
+                    raise EngineFailed(f"the worker is gone, so the engine cannot start: {self._worker.cause}")
                 await self._changed()
             try:
                 spec = await self._worker.kv_cache_spec(self._config.block_size)
                 limits = resolve(self._config, spec)
                 await self._worker.initialise(limits)
             except rt.ActorDied as death:
-                log.warning("the worker ended while the engine started: %s", first_line(death))
+                log.warning("the worker ended while the engine started: %s", death)
                 continue
             log.info(
                 "KV cache: %d blocks of %d tokens, %d bytes; up to %d requests of up to %d tokens at a time",
@@ -177,7 +173,7 @@ class EngineCore(rt.Actor):
         try:
             outputs = self._scheduler.update(await self._worker.execute(plan))
         except rt.ActorDied as death:
-            log.warning("the worker ended in step %d: %s", plan.step_id, first_line(death))
+            log.warning("the worker ended in step %d: %s", plan.step_id, death)
         except (rt.RemoteError, rt.CallCancelled, ResultError) as error:
             await self._failed(f"step {plan.step_id}", error)
         else:
@@ -187,9 +183,7 @@ class EngineCore(rt.Actor):
 
     async def _recover(self) -> bool:
         """End what a dead incarnation of the worker ran, and initialise its successor if it is up."""
-        self._post(
-            self._scheduler.worker_lost(f"the worker ended while this request ran: {self._worker.cause}")
-        )
+        self._post(self._scheduler.worker_lost(f"the worker ended while this request ran: {self._worker.cause}"))
         if self._worker.gone:
             self._post(self._scheduler.fail_all(f"the worker is gone for good: {self._worker.cause}"))
             return False
@@ -198,7 +192,7 @@ class EngineCore(rt.Actor):
         try:
             await self._worker.initialise(self._limits)
         except rt.ActorDied as death:
-            log.warning("the worker ended while it was initialised: %s", first_line(death))
+            log.warning("the worker ended while it was initialised: %s", death)
         except (rt.RemoteError, rt.CallCancelled) as error:
             await self._failed("initialize_from_config", error)
         return True
@@ -207,9 +201,7 @@ class EngineCore(rt.Actor):
         """A living worker failed: what ran there ends. `EngineFailed` at the third time in a row."""
         self._num_failures += 1
         log.error("%s failed in the worker (%d in a row): %s", what, self._num_failures, error)
-        self._post(
-            self._scheduler.worker_lost(f"the worker failed while this request ran: {first_line(error)}")
-        )
+        self._post(self._scheduler.worker_lost(f"the worker failed while this request ran: {first_line(error)}"))
         self._worker.distrust()
         if self._num_failures >= _MAX_FAILURES:
             await self._send_outputs()

@@ -117,18 +117,14 @@ class Scheduler:
     def fail_all(self, message: str) -> Outputs:
         """The worker will not come back: end every request with "error" and ``message``."""
         outputs = self.worker_lost(message)
-        for client, late in self._end(
-            list(self._waiting.values()), RequestStatus.FINISHED_ERROR, message
-        ).items():
+        for client, late in self._end(list(self._waiting.values()), RequestStatus.FINISHED_ERROR, message).items():
             outputs.setdefault(client, StepOutputs(self.step_id, [])).outputs.extend(late.outputs)
         return outputs
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None when there is no request. `AccountError` while a step is in flight."""
         if self._in_flight is not None:
-            raise AccountError(
-                f"step {self._in_flight.step_id} is in flight: its result goes to update() first"
-            )
+            raise AccountError(f"step {self._in_flight.step_id} is in flight: its result goes to update() first")
         if not self._requests:
             return None
         planned: dict[Request, tuple[int, list[int]]] = {}  # tokens and new blocks of this step

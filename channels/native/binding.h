@@ -32,7 +32,8 @@ typedef struct {
     struct bell bell;
     PyObject *board;
     uint32_t slot;
-    int waiting; /* threads inside wait(): the eventfd must stay open */
+    int waiting;       /* threads inside wait(): the eventfd must stay open */
+    int64_t looked_ns; /* when wait() looked at descriptors last */
 } DoorbellObject;
 
 typedef struct {

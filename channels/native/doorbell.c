@@ -175,6 +175,7 @@ static PyObject *doorbell_disarm(DoorbellObject *self, PyObject *Py_UNUSED(ignor
 
 #define NEVER INT64_MAX
 #define MAX_SECONDS 1e9
+#define LOOK_EVERY_NS 1000000 /* at the descriptors, while rings are ready all the time */
 
 static int64_t now_ns(void)
 {
@@ -279,8 +280,11 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
 {
     Py_ssize_t count = PyTuple_GET_SIZE(fds);
     bool forever = timeout_s < 0, ready = sources_ready(from);
-    if (ready && timeout_s != 0)
-        return PyList_New(0);
+    if (ready && timeout_s != 0) {
+        if (count == 0 || now_ns() - self->looked_ns < LOOK_EVERY_NS)
+            return PyList_New(0);
+        timeout_s = 0; /* busy rings must not hide a link or a pidfd for ever */
+    }
 
     struct pollfd *polled = open_pollfds(self, fds);
     if (!polled)
@@ -297,7 +301,8 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
             return PyList_New(0);
         }
     }
-    int found = -1;
+    int found;
+    self->looked_ns = start;
     if (timeout_s == 0) {
         found = sleep_until(polled, count, deadline); /* a look at the fds; nothing to arm for */
     } else {
@@ -360,8 +365,9 @@ static PyMethodDef methods[] = {
     METHOD("wait", doorbell_wait, METH_FASTCALL | METH_KEYWORDS,
            "wait(readers, writers, fds, timeout_s, spin_s) -> list[int]\n\nBlock until a reader or a writer is ready, "
            "one of fds is readable or hung up, or the bell is rung;\nthen retry every refused send. Returns those of "
-           "fds; they are not looked at while a ring is ready, unless\ntimeout_s is 0. May return early with an empty "
-           "list. None waits for ever. The GIL is released; signal\nhandlers run, and end the wait if they raise."),
+           "fds; while rings are ready all the time, fds are looked\nat once a millisecond, or when timeout_s is 0. May "
+           "return early with an empty list. None waits for ever.\nThe GIL is released; signal handlers run, and end the "
+           "wait if they raise."),
     METHOD("fileno", doorbell_fileno, METH_NOARGS, "fileno() -> int\n\nOur duplicate of the eventfd, to watch; -1 after close."),
     METHOD("close", doorbell_close, METH_NOARGS, "close()\n\nClose the duplicate: rings go nowhere. Again is allowed."),
     {NULL, NULL, 0, NULL},

@@ -49,7 +49,7 @@ PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given)
     if ((seals & (F_SEAL_WRITE | F_SEAL_SHRINK)) != (F_SEAL_WRITE | F_SEAL_SHRINK) || size == 0 ||
         (uint64_t)status.st_size != size)
         return PyErr_Format(state->ring_corrupt,
-                            "an oversized message came in memory of %lld bytes with seals %#x: expected %llu bytes, "
+                            "an oversized message came in memory of %lld bytes with seals 0x%x: expected %llu bytes, "
                             "sealed against writing and shrinking",
                             (long long)status.st_size, seals, (unsigned long long)size);
     SealedMemoryObject *memory = (SealedMemoryObject *)state->sealed_memory->tp_alloc(state->sealed_memory, 0);

@@ -6,11 +6,12 @@ import fcntl
 import gc
 import mmap
 import os
+from pathlib import Path
 
 import pytest
+from channel_kit import EPOCH, WRITER_BELL
 
-from ringcast.channels import Inbox, Link, LinkError, Outbox, RingCorrupt, RingReader, SegmentError
-from ringcast.channels import _native
+from ringcast.channels import Inbox, Link, LinkError, Outbox, RingCorrupt, RingReader, SegmentError, _native
 
 BIG = 5000  # over the max_inline of 512 of a ring of 4096
 
@@ -26,7 +27,7 @@ class Lane:
         for i in range(readers):
             near, far = Link.pair()
             slot = self.outbox.admit(ring.bells[i], near)
-            reader = RingReader(ring.segment.fd, slot, ring.writer.position, ring.bells[63], 7)
+            reader = RingReader(ring.segment.fd, slot, ring.writer.position, ring.bells[WRITER_BELL], EPOCH)
             self.links.append(near)
             self.inboxes.append(Inbox(reader, far))
 
@@ -123,10 +124,10 @@ def test_payload_is_a_sealed_read_only_mapping_that_lives_as_long_as_its_views(l
     del view
     gc.collect()
     assert bytes(piece) == b"L" * 100
-    assert "ringcast-overflow" in open("/proc/self/maps").read()
+    assert "ringcast-overflow" in Path("/proc/self/maps").read_text()
     del piece
     gc.collect()
-    assert "ringcast-overflow" not in open("/proc/self/maps").read()
+    assert "ringcast-overflow" not in Path("/proc/self/maps").read_text()
 
 
 def test_at_most_32_are_under_way_and_their_consumption_wakes_the_writer(lane, bells):
@@ -138,14 +139,14 @@ def test_at_most_32_are_under_way_and_their_consumption_wakes_the_writer(lane, b
     assert sent == 32
     assert x.outbox.wants_space
     assert x.outbox.try_send(b"small ones go on", 0b11)
-    assert bells[63].arm([], [x.ring.writer])
+    assert bells[WRITER_BELL].arm([], [x.ring.writer])
     assert len(x.read(0)) == 33
     assert not x.outbox.try_send(big, 0b11)  # the other reader has not come so far
     x.inboxes[1].control_frames()
     assert len(x.inboxes[1].poll(1)) == 1
-    assert os.eventfd_read(bells[63].fileno()) >= 1
-    bells[63].disarm()
-    assert not bells[63].arm([], [x.ring.writer])
+    assert os.eventfd_read(bells[WRITER_BELL].fileno()) >= 1
+    bells[WRITER_BELL].disarm()
+    assert not bells[WRITER_BELL].arm([], [x.ring.writer])
     assert x.outbox.try_send(big, 0b11)
     assert not x.outbox.try_send(big, 0b11)
 
@@ -157,9 +158,9 @@ def test_a_reader_that_stands_still_does_not_stop_large_messages_to_others(lane,
     for _ in range(31):
         assert x.outbox.try_send(big, 0b10)
     assert not x.outbox.try_send(big, 0b10)
-    assert bells[63].arm([], [x.ring.writer])
+    assert bells[WRITER_BELL].arm([], [x.ring.writer])
     assert len(x.read(1)) == 31
-    assert os.eventfd_read(bells[63].fileno()) >= 1
+    assert os.eventfd_read(bells[WRITER_BELL].fileno()) >= 1
     assert x.outbox.try_send(big, 0b10)
 
 

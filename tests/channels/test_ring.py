@@ -6,6 +6,7 @@ import os
 import struct
 
 import pytest
+from channel_kit import WRITER_BELL
 
 from ringcast.channels import (
     ALL_READERS,
@@ -14,9 +15,9 @@ from ringcast.channels import (
     RingMismatch,
     RingReader,
     RingWriter,
+    _native,
     create_segment,
 )
-from ringcast.channels import _native
 
 RECORD, HEADER = _native.RECORD_BYTES, _native.HEADER_BYTES
 
@@ -132,7 +133,7 @@ def test_reader_that_frees_the_awaited_space_rings_the_writer(ring, bells):
     r = ring(1024)
     while r.writer.try_send(b"", 1):
         pass
-    bell = bells[63]
+    bell = bells[WRITER_BELL]
     assert bell.arm([], [r.writer])
     r.readers[0].poll(2)
     assert bell.state == _native.ARMED
@@ -180,9 +181,9 @@ def test_slow_reader_holds_the_ring_and_its_eviction_frees_it_and_wakes_the_writ
     while r.writer.try_send(b"", ALL_READERS):
         r.readers[0].poll()
     assert r.writer.lag(0) == 0 and r.writer.lag(1) == 1024
-    assert bells[63].arm([], [r.writer])
+    assert bells[WRITER_BELL].arm([], [r.writer])
     r.writer.evict(1)
-    assert os.eventfd_read(bells[63].fileno()) == 1
+    assert os.eventfd_read(bells[WRITER_BELL].fileno()) == 1
     assert r.writer.readers == 0b01
     assert r.writer.space_ready() and r.writer.try_send(b"on", ALL_READERS)
     assert payloads(r.readers[0].poll()) == [b"on"]
@@ -298,7 +299,7 @@ def test_damaged_head_raises(ring):
 
 def test_reader_refuses_a_ring_that_is_not_the_expected_one(ring, bells):
     r = ring()
-    fd, bell = r.segment.fd, bells[63]
+    fd, bell = r.segment.fd, bells[WRITER_BELL]
     with pytest.raises(RingMismatch, match="epoch 7, expected 8"):
         RingReader(fd, 0, 0, bell, 8)
     with pytest.raises(RingMismatch, match="slot 5 was not admitted"):

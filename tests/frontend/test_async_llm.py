@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 
 import pytest
+from frontend_fakes import FakeEngine
 
 from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.engine_args import EngineArgs
@@ -22,8 +23,6 @@ from ringcast.frontend.outputs import RequestOutput
 from ringcast.frontend.sampling_params import RequestOutputKind, SamplingParams
 from ringcast.frontend.tokenizer import Tokenizer
 from ringcast.scheduler.messages import AddRequest
-
-from .fake_engine import FakeEngine
 
 DELTA, FINAL = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 EOS = 2

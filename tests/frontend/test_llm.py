@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from frontend_fakes import FakeEngine
 
 from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.engine_args import EngineArgs
@@ -16,8 +17,6 @@ from ringcast.frontend.errors import EngineNotReady, EngineStartFailed, InvalidR
 from ringcast.frontend.llm import LLM
 from ringcast.frontend.sampling_params import SamplingParams
 from ringcast.frontend.tokenizer import Tokenizer
-
-from .fake_engine import FakeEngine
 
 
 @pytest.fixture

@@ -96,7 +96,8 @@ class ModelWorker:
         for new in plan.new_rows:
             assert new.row not in self.rows and 0 <= new.row < sizes.max_num_seqs
             self.rows[new.row] = _Row(new)
-        token_ids = [self._compute(*step) for step in zip(plan.rows, plan.num_tokens, plan.new_block_ids)]
+        steps = zip(plan.rows, plan.num_tokens, plan.new_block_ids, strict=True)
+        token_ids = [self._compute(*step) for step in steps]
         drawn = [i for i, draws in enumerate(plan.sample) if draws]
         for i, row in enumerate(plan.rows):
             caught_up = self.rows[row].num_computed == len(self.rows[row].tokens)

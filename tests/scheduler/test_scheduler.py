@@ -104,6 +104,30 @@ def test_short_prompt_preempted_after_a_hundred_outputs() -> None:
     assert worker.num_computed_tokens == 2 * 152 + 80
 
 
+def test_last_of_the_running_gives_way_and_comes_back_before_the_waiting() -> None:
+    sizes = limits(6, max_num_seqs=2)
+    scheduler, worker = engine(sizes)
+    for name in "abc":
+        scheduler.add(request(name, [1] * 3, max_tokens=60, seed=ord(name)))
+    collected = Collected()
+    order: list[list[int]] = []
+    preempting: list[tuple[list[int], list[int]]] = []
+    num_preemptions = 0
+    while (plan := scheduler.schedule()) is not None:
+        order += [new.token_ids for new in plan.new_rows]
+        if scheduler.statistics().num_preemptions > num_preemptions:
+            num_preemptions = scheduler.statistics().num_preemptions
+            preempting.append((plan.rows, plan.freed_rows))
+            assert plan.new_rows == []  # c would fit into the row and the blocks that b left, but has to wait
+        collected.take(scheduler.update(worker.execute(plan)))
+    tokens = {name: solo(request(name, [1] * 3, 60, seed=ord(name)), sizes)[0] for name in "abc"}
+    assert preempting[0] == ([0], [1])
+    # a and b have 48 tokens each when the six blocks are full: b comes back with 48 and one not computed, then c.
+    assert order[:3] == [[1] * 3, [1] * 3, [1] * 3 + tokens["b"][:46]]
+    assert order[3] == [1] * 3
+    assert collected.token_ids == tokens
+
+
 def test_many_short_prompts_around_a_long_one_with_few_blocks() -> None:
     messages = [request(f"r{i}", [i] * 3, max_tokens=30, seed=i) for i in range(12)]
     messages.insert(6, request("long", [9] * 120, max_tokens=30))

@@ -15,9 +15,7 @@ MIB = 1 << 20
 
 
 def spec(available_bytes: int = 1000 * MIB, max_model_len: int = 2048) -> KVCacheSpec:
-    return KVCacheSpec(
-        bytes_per_block=MIB, available_bytes=available_bytes, max_model_len=max_model_len, vocab_size=97
-    )
+    return KVCacheSpec(bytes_per_block=MIB, available_bytes=available_bytes, max_model_len=max_model_len, vocab_size=97)
 
 
 @pytest.mark.parametrize(

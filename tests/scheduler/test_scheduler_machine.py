@@ -17,22 +17,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     plan: StepPlan | None = None
 
     @initialize(
-        num_blocks=st.integers(1, 12),
-        block_size=st.sampled_from([16, 4, 1]),
-        max_num_seqs=st.integers(1, 5),
+        num_blocks=st.sampled_from([1, 2, 3, 6, 8, 10, 12]),
+        block_size=st.sampled_from([16, 4, 4, 1]),
+        max_num_seqs=st.sampled_from([1, 2, 3, 5, 5]),
         budget=st.sampled_from([64, 17, 16, 3, 1]),
-        whole_pool=st.booleans(),
+        share=st.sampled_from([0.7, 1.0, 1.0, 1.0, 1.2]),
     )
-    def start(
-        self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, whole_pool: bool
-    ) -> None:
-        longest = num_blocks * block_size + 1
+    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, share: float) -> None:
+        """``share``: the longest request as a part of what the pool holds."""
+        longest = int((num_blocks * block_size + 1) * share)
         self.sizes = limits(
             num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
-            max_model_len=longest if whole_pool else max(2, longest // 2),
+            max_model_len=max(2, longest),
         )
         self.scheduler = Scheduler(self.sizes, vocab_size=97)
         self.worker = ModelWorker(self.sizes)
@@ -41,7 +40,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.step_bound = 0  # the first of the running computes a token in every step
         self.num_steps = 0
 
-    @rule(count=st.integers(1, 4), data=st.data())
+    @rule(count=st.integers(1, 6), data=st.data())
     def add(self, count: int, data: st.DataObject) -> None:
         for _ in range(count):
             longest = min(self.sizes.max_model_len, 100)
@@ -90,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan, self.plan = self.plan, None
         self.collected.take(self.scheduler.update(self.worker.execute(plan)))
 
-    @rule(count=st.integers(1, 40))
+    @rule(count=st.sampled_from([1, 3, 10, 100]))
     def steps(self, count: int) -> None:
         for _ in range(count):
             if self.plan is None:
@@ -98,10 +97,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.plan is not None:
                 self.finish_step()
 
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        if self.messages:
-            ids = data.draw(st.lists(st.sampled_from(sorted(self.messages)), max_size=3))
+    @rule(data=st.data(), in_flight=st.booleans())
+    def abort(self, data: st.DataObject, in_flight: bool) -> None:
+        """Of live requests mostly, of any sometimes; while a step runs or between steps."""
+        if in_flight and self.plan is None:
+            self.begin_step()
+        live = [i for i in self.messages if i not in self.collected.last]
+        candidates = data.draw(st.sampled_from([live, live, list(self.messages)]))
+        if candidates:
+            ids = data.draw(st.lists(st.sampled_from(candidates), min_size=1, max_size=2))
             self.collected.take(self.scheduler.abort(ids))
 
     @rule()

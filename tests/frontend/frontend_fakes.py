@@ -52,6 +52,7 @@ class FakeEngine:
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._step = 0
+        self._dead = asyncio.Event()
 
     async def start(self, sink: EngineSink) -> None:
         if self.start_gate is not None:
@@ -63,9 +64,14 @@ class FakeEngine:
         self.state = Health("ready")
         self._loop_task = asyncio.create_task(self._serve())
 
+    async def wait_dead(self) -> str:
+        await self._dead.wait()
+        return self.state.detail
+
     async def close(self) -> None:
         self.closed = True
         self.state = Health("dead", "the engine was closed")
+        self._dead.set()
         if self._loop_task is not None:
             self._loop_task.cancel()
 
@@ -102,13 +108,15 @@ class FakeEngine:
     async def until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
         """Let the loop run until ``condition`` holds."""
         async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - the condition may be anything
+            while not condition():
                 await asyncio.sleep(0)
 
     def die(self, why: str, *, back: bool = False) -> None:
         """The core's death as the frontend sees it."""
         self._running.clear()
         self.state = Health("restarting" if back else "dead", why)
+        if not back:
+            self._dead.set()
         assert self._sink is not None
         self._sink.on_death(EngineDead(why))
 

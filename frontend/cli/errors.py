@@ -1,0 +1,50 @@
+"""Errors on the command line: one clear line on stderr and an exit code; a traceback only with --debug."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+import ringcast.actors as rt
+from ringcast.gpu.errors import GpuError
+from ringcast.scheduler.errors import SchedulerError
+
+from ..errors import FrontendError
+
+FAILED, INTERRUPTED = 1, 130
+
+
+@contextmanager
+def one_line_errors(debug: bool) -> Iterator[None]:
+    """Turn exceptions into lines and exit codes: 1 for a failure, 130 for Ctrl-C."""
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        yield
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader of our output is gone. Python would complain once more when it flushes stdout at the end.
+        sys.stdout = None
+        raise typer.Exit(FAILED) from None
+    except (FrontendError, SchedulerError, GpuError, rt.ActorError, OSError) as error:
+        if debug:
+            raise
+        fail(str(error).strip().partition("\n")[0])
+    except Exception as error:
+        if debug:
+            raise
+        fail(f"internal error: {type(error).__name__}: {error}; --debug shows the traceback")
+
+
+def fail(line: str) -> None:
+    """Print a line for the user and exit with 1."""
+    print(f"ringcast: {line}", file=sys.stderr, flush=True)
+    raise typer.Exit(FAILED)

@@ -1,0 +1,97 @@
+"""One engine for one command, and printing an answer while it comes. Used by ``generate`` and ``chat``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from ..async_llm import AsyncLLM
+from ..engine_args import EngineArgs
+from ..engine_client import RingFigures
+from ..input_processor import Message
+from ..loop_thread import LoopThread
+from ..model_source import resolve_model
+from ..outputs import RequestMetrics
+from ..progress import download_progress
+from ..sampling_params import SamplingParams
+
+
+class Session:
+    """``with Session(args) as session:`` the engine is ready. Ctrl-C during `say` aborts the answer and raises."""
+
+    def __init__(self, args: EngineArgs) -> None:
+        self._args = args
+
+    def __enter__(self) -> Session:
+        started = time.monotonic()
+        with download_progress() as progress:
+            resolve_model(self._args.model, progress)  # here, so that Ctrl-C reaches a download
+        self._thread = LoopThread("ringcast engine")
+        self._llm = AsyncLLM(self._args)
+        try:
+            self._thread.run(self._llm.start())
+        except BaseException:
+            self._thread.close()
+            raise
+        self.start_s = time.monotonic() - started
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._thread.run(self._llm.close())
+        finally:
+            self._thread.close()
+
+    def model_defaults(self) -> dict[str, float | int]:
+        """The sampling defaults of the model itself."""
+        return self._llm.tokenizer.generation.sampling_defaults()
+
+    def say(self, prompt: str | Sequence[Message], params: SamplingParams) -> Answer:
+        """Print the answer to stdout as it comes."""
+        return self._thread.run(self._say(prompt, params))
+
+    def ring_figures(self) -> RingFigures:
+        """What went over the rings so far."""
+        return self._thread.run(self._llm.ring_figures())
+
+    async def _say(self, prompt: str | Sequence[Message], params: SamplingParams) -> Answer:
+        encoded = await (self._llm.encode(prompt) if isinstance(prompt, str) else self._llm.encode_chat(prompt))
+        answer = Answer()
+        async with await self._llm.add_request(encoded, params) as stream:
+            async for output in stream:
+                delta = output.outputs[0]
+                answer.text += delta.text
+                answer.num_tokens += len(delta.token_ids)
+                answer.metrics = output.metrics
+                answer.seed = delta.seed
+                sys.stdout.write(delta.text)
+                sys.stdout.flush()
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        return answer
+
+
+class Answer:
+    """A printed answer and what it took."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.num_tokens = 0
+        self.seed: int | None = None
+        self.metrics = RequestMetrics(0.0)
+
+    def figures(self, rings: RingFigures, start_s: float) -> str:
+        """The line that ends a command. Rates count from the request's arrival to its end."""
+        metrics = self.metrics
+        first, finished = metrics.first_token_time, metrics.finished_time
+        assert first is not None
+        assert finished is not None
+        rate = self.num_tokens / max(finished - metrics.arrival_time, 1e-9)
+        return (
+            f"{self.num_tokens} tokens, {rate:.1f} tokens/s, first token after {first - metrics.arrival_time:.3f} s "
+            f"(engine ready after {start_s:.1f} s), {rings.messages} ring messages, {rings.overflows} overflows"
+        )

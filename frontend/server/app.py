@@ -1,0 +1,144 @@
+"""The FastAPI app: routes, errors in OpenAI's shape, and the engine's life inside the app's.
+
+`create_app` is for embedding in a program or another app's lifespan as much as for ``ringcast serve``. The
+engine starts beside the app, so that the app can say that it is starting; no middleware stands in the
+streaming path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from ..async_llm import AsyncLLM
+from ..errors import EngineDead, FrontendError
+from .errors import ErrorReply, error_reply, invalid
+from .protocol import ChatCompletionRequest, CompletionRequest
+from .service import Service
+
+log = logging.getLogger("ringcast.server")
+
+
+def create_app(
+    llm: AsyncLLM,
+    *,
+    model: str | None = None,
+    on_started: Callable[[], None] | None = None,
+    on_failed: Callable[[Exception], None] | None = None,
+) -> FastAPI:
+    """An app that serves ``llm`` under the name ``model`` (default: the name it was loaded by).
+
+    The app's lifespan starts and closes the engine. ``on_started`` is told when it is ready, ``on_failed``
+    when it could not start or is dead for good (restarts do not count).
+    """
+    name = model or llm.args.model
+    service = Service(llm, name)
+    created = int(time.time())
+
+    async def live() -> None:
+        try:
+            await llm.start()
+            if on_started is not None:
+                on_started()
+            raise EngineDead(await llm.wait_dead())
+        except Exception as error:
+            if on_failed is not None:
+                on_failed(error)
+            else:
+                log.error("the engine is gone, or never came: %s", error)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        living = asyncio.create_task(live(), name="engine")
+        try:
+            yield
+        finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
+            await llm.close()
+
+    app = FastAPI(title="ringcast", lifespan=lifespan)
+    _install_errors(app)
+
+    @app.post("/v1/completions", response_class=JSONResponse)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Continue a text."""
+        return await service.completions(body, request.receive)
+
+    @app.post("/v1/chat/completions", response_class=JSONResponse)
+    async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
+        """Answer a chat."""
+        return await service.chat(body, request.receive)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The one model that is served."""
+        return {"object": "list", "data": [_card(llm, name, created)]}
+
+    @app.get("/v1/models/{model:path}")
+    async def one_model(model: str) -> Response:
+        """That model, by its name."""
+        service.check_model(model)
+        return JSONResponse(_card(llm, name, created))
+
+    @app.get("/health")
+    async def health() -> Response:
+        """200 while requests are taken, 503 with the state otherwise."""
+        state = llm.health()
+        body = {"status": state.state, "detail": state.detail}
+        return JSONResponse(body, 200 if state.state == "ready" else 503)
+
+    return app
+
+
+def _card(llm: AsyncLLM, name: str, created: int) -> dict[str, Any]:
+    limit = llm.info().max_model_len if llm.health().state == "ready" else None
+    return {"id": name, "object": "model", "created": created, "owned_by": "ringcast", "max_model_len": limit}
+
+
+def _install_errors(app: FastAPI) -> None:
+    """Every error leaves in OpenAI's shape."""
+
+    async def frontend_error(request: Request, error: Exception) -> Response:
+        return _reply(error_reply(error))
+
+    async def invalid_body(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return _reply(_first_problem(error))
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        text = f"{request.method} {request.url.path}: {error.detail}"
+        return _reply(ErrorReply(error.status_code, text, "invalid_request_error"))
+
+    async def defect(request: Request, error: Exception) -> Response:
+        return _reply(error_reply(error))  # uvicorn logs the traceback
+
+    app.add_exception_handler(FrontendError, frontend_error)
+    app.add_exception_handler(RequestValidationError, invalid_body)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, defect)
+
+
+def _first_problem(error: RequestValidationError) -> ErrorReply:
+    problem = error.errors()[0]
+    if problem["type"] == "json_invalid":
+        return invalid(f"the body is not JSON: {problem['ctx']['error']}", None, "invalid_json")
+    # ("body", "messages", 0, "role"); members of a union type add their own names behind, which tell
+    # clients nothing.
+    path = [str(item) for item in problem["loc"][1:]]
+    param = path[0] if path else None
+    return invalid(f"{'.'.join(path) or 'the body'}: {problem['msg']}", param, "invalid_type")
+
+
+def _reply(reply: ErrorReply) -> Response:
+    return JSONResponse(reply.body(), reply.status)

@@ -1,0 +1,48 @@
+"""Errors as OpenAI's clients expect them: a status, and ``{"error": {message, type, param, code}}``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import EngineDead, EngineNotReady, FrontendError, InvalidRequest, UnsupportedParameter
+
+
+class UnknownModel(FrontendError):
+    """The client's fault: it asked for a model that is not served here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """What goes to the client."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ErrorReply:
+    """A 400."""
+    return ErrorReply(400, message, "invalid_request_error", param, code)
+
+
+def error_reply(error: Exception) -> ErrorReply:
+    """The reply for an exception; one that is no `FrontendError` is a defect of ours and tells no details."""
+    text = str(error)
+    if isinstance(error, UnknownModel):
+        return ErrorReply(404, text, "invalid_request_error", "model", "model_not_found")
+    if isinstance(error, UnsupportedParameter):
+        return invalid(text, error.param, "unsupported_parameter")
+    if isinstance(error, InvalidRequest):
+        return invalid(text, error.param, "invalid_value")
+    if isinstance(error, EngineDead | EngineNotReady):
+        return ErrorReply(503, text, "server_error", None, "engine_unavailable")
+    if isinstance(error, FrontendError):
+        return ErrorReply(500, text, "server_error", None, "engine_error")
+    return ErrorReply(500, "internal error: the server's log has the details", "server_error", None, "internal")

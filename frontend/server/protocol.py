@@ -1,0 +1,163 @@
+"""Requests of OpenAI's completion and chat APIs, and how they become `SamplingParams`.
+
+Pydantic checks shapes and types; values and ranges are `SamplingParams`' matter, so that they are checked
+in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ..errors import InvalidRequest, UnsupportedParameter
+from ..sampling_params import RequestOutputKind, SamplingParams
+from .unsupported import CHAT, COMPLETION, refuse_unsupported
+
+
+class StreamOptions(BaseModel):
+    """``include_usage``: a last chunk tells the token counts."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    include_usage: bool | None = None
+
+
+class GenerationRequest(BaseModel):
+    """What both APIs share. ``top_k`` to ``include_stop_str_in_output`` are extensions with vLLM's names."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    model: str | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    top_k: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def check(self) -> None:
+        """Refuse parameters that are unknown or not supported yet, and options without a stream."""
+        refuse_unsupported(self.model_extra or {}, self.known_unsupported)
+        if self.stream_options is not None:
+            if not self.stream:
+                raise InvalidRequest("stream_options needs stream: true", "stream_options")
+            refuse_unsupported(self.stream_options.model_extra or {}, {"include_obfuscation": (False,)})
+
+    def answer_limit(self) -> int | None:
+        """How many tokens an answer may have; None: to the end of the context."""
+        return self.max_tokens
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        """The parameters, with the model's defaults where the request says nothing."""
+        names = (
+            "n",
+            "temperature",
+            "top_p",
+            "top_k",
+            "seed",
+            "stop",
+            "stop_token_ids",
+            "ignore_eos",
+            "skip_special_tokens",
+            "include_stop_str_in_output",
+        )
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
+        return replace(defaults, **given, max_tokens=self.answer_limit(), output_kind=kind)
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions."""
+
+    known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = COMPLETION
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = 16
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, one entry each. `InvalidRequest` for an empty list."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if not self.prompt:
+            raise InvalidRequest("prompt is an empty list: give at least one prompt", "prompt")
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return list(self.prompt)
+
+
+class ChatMessage(BaseModel):
+    """One message. ``content`` is a text or a list of text parts; other parts are not supported yet."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+
+    def plain(self, place: str) -> dict[str, Any]:
+        """What the template sees. OpenAI's "developer" is its newer name for "system"."""
+        if self.role in ("tool", "function"):
+            raise UnsupportedParameter(f"{place}.role", self.role, "'system', 'user' or 'assistant'")
+        refuse_unsupported(
+            self.model_extra or {},
+            {"tool_calls": ([],), "function_call": (), "refusal": (), "audio": (), "annotations": ([],)},
+        )
+        if self.content is None:
+            raise InvalidRequest(f"{place}.content is missing: give a text", f"{place}.content")
+        role = "system" if self.role == "developer" else self.role
+        message: dict[str, Any] = {"role": role, "content": self._text(place)}
+        if self.name is not None:
+            message["name"] = self.name
+        return message
+
+    def _text(self, place: str) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        texts = []
+        for index, part in enumerate(self.content or []):
+            where = f"{place}.content[{index}]"
+            if part.get("type") != "text":
+                raise UnsupportedParameter(f"{where}.type", part.get("type"), "'text'")
+            if not isinstance(part.get("text"), str):
+                raise InvalidRequest(f"{where}.text is {part.get('text')!r}: it must be a string", f"{where}.text")
+            texts.append(part["text"])
+        return "\n".join(texts)
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """POST /v1/chat/completions."""
+
+    known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = CHAT
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        super().check()
+        if None not in (self.max_tokens, self.max_completion_tokens):
+            raise InvalidRequest("give max_completion_tokens or max_tokens, not both", "max_tokens")
+
+    def answer_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def plain_messages(self) -> list[dict[str, Any]]:
+        """The messages as the template sees them."""
+        return [message.plain(f"messages[{index}]") for index, message in enumerate(self.messages)]

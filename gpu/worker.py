@@ -1,0 +1,113 @@
+"""`Worker`: the actor that owns a model on one device, in a process of its own. The engine core drives it.
+
+Life: init_device -> load_model (READY) -> kv_cache_spec -> initialize_from_config -> execute_model, step after step.
+This module imports no torch: the frontend names the class without paying for it, and only `on_start` brings it in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import ringcast.actors as rt
+
+from ringcast.scheduler.messages import KVCacheConfig, KVCacheSpec, StepPlan, StepResult, WorkerInterface
+from . import machine
+from .checkpoint import Checkpoint
+from .errors import GpuError, WorkerConfigError
+from .worker_config import WorkerConfig
+
+if TYPE_CHECKING:
+    from .runner import ModelRunner
+
+# Without a figure from the user the cache may take a quarter of the memory, but no more than this.
+_DEFAULT_FRACTION = 0.25
+_DEFAULT_LIMIT_BYTES = 4 << 30
+
+
+class Worker(WorkerInterface):
+    """A CPU worker. Handlers run one at a time on the process's main thread, products and kernels on several."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._runner: ModelRunner | None = None
+        self._cache_bytes = 0
+
+    def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        """Load the model. `ModelFileError`, `UnsupportedModelError` or `WorkerConfigError` say why it cannot be."""
+        ctx.phase("init_device")
+        # The checkpoint first: a wrong path is told at once, not after the second that torch takes to import.
+        checkpoint = Checkpoint.open(self._config.model_path)
+        self._max_model_len = _context_length(self._config, checkpoint)
+        _import_torch()
+        ctx.phase("load_model")
+        from .loader import load_runner
+
+        self._runner = load_runner(self._config, checkpoint)
+        self._cache_bytes = _memory_for_cache(self._config)
+
+    @rt.call
+    def kv_cache_spec(self, block_size: int) -> KVCacheSpec:
+        """The size of a block, and the memory for blocks that was left when the model had been loaded."""
+        runner = self._loaded()
+        return KVCacheSpec(
+            bytes_per_block=runner.bytes_per_block(block_size),
+            available_bytes=self._cache_bytes,
+            max_model_len=self._max_model_len,
+            vocab_size=runner.config.vocab_size,
+        )
+
+    @rt.call
+    def initialize_from_config(self, config: KVCacheConfig) -> None:
+        """Allocate cache and rows and forget everything; `KVCacheMemoryError` if the memory is not there."""
+        if config.max_model_len > self._max_model_len:
+            raise WorkerConfigError(
+                f"max_model_len is {config.max_model_len}, but the model's context is {self._max_model_len}; lower it"
+            )
+        self._loaded().initialize(config)
+
+    @rt.call
+    def execute_model(self, plan: StepPlan) -> StepResult:
+        """Run one step. After a `PlanError` the rows are not to be relied on: initialise again."""
+        return self._loaded().execute(plan)
+
+    def _loaded(self) -> ModelRunner:
+        if self._runner is None:
+            raise GpuError("the worker has no model: on_start loads it, and has not run")
+        return self._runner
+
+
+def _context_length(config: WorkerConfig, checkpoint: Checkpoint) -> int:
+    own = checkpoint.config.max_position_embeddings
+    if config.max_model_len is None:
+        return own
+    if config.max_model_len > own:
+        raise WorkerConfigError(
+            f"max_model_len is {config.max_model_len}, but the context of {checkpoint.path} is {own}; use at most {own}"
+        )
+    return config.max_model_len
+
+
+def _memory_for_cache(config: WorkerConfig) -> int:
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes
+    available = machine.available_memory()
+    if config.memory_fraction is not None:
+        return int(config.memory_fraction * available)
+    return min(int(_DEFAULT_FRACTION * available), _DEFAULT_LIMIT_BYTES)
+
+
+def _import_torch() -> None:
+    """Import torch with OpenMP threads that sleep while they wait, unless the environment says otherwise.
+
+    By default they spin. Measured on two cores beside one busy process, spinning made a step of 10 ms last 900 ms,
+    since threads burn their time slices waiting for each other; sleeping cost 15 % at most.
+    """
+    if "torch" in sys.modules or "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
+        return
+    os.environ["OMP_WAIT_POLICY"] = "passive"  # read once, when the OpenMP runtime is loaded
+    try:
+        import torch  # noqa: F401
+    finally:
+        del os.environ["OMP_WAIT_POLICY"]

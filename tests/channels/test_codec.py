@@ -1,0 +1,233 @@
+"""Promises of the codec: values survive, what cannot travel is named, no bytes do worse than DecodeError."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass, field
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringcast.channels import Codec, DecodeError, EncodeError, message
+
+
+@message(108)
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: int
+    y: int = 5
+
+
+@message(109)
+@dataclass(frozen=True)
+class Tree:
+    name: str
+    children: list[object] = field(default_factory=list)
+
+
+@message(110)
+@dataclass
+class Nothing:
+    pass
+
+
+@message(111)
+@dataclass
+class Even:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number % 2:
+            raise ValueError(f"{self.number} is odd")
+
+
+class Ref:
+    def __init__(self, number: int, home: str) -> None:
+        self.number, self.home = number, home
+
+
+class SpecialRef(Ref):
+    pass
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.binary()
+)
+
+
+def containers(inner):
+    return (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(st.text(max_size=5) | st.integers(0, 9), inner, max_size=5)
+        | st.builds(Point, st.integers(0, 9), st.integers(0, 9))
+        | st.builds(Tree, st.just("t"), st.lists(inner, max_size=3))
+    )
+
+
+PLAIN = st.recursive(SCALARS, containers, max_leaves=20)
+
+
+@given(PLAIN)
+def test_values_survive(value):
+    codec = Codec()
+    assert codec.decode(codec.encode(value)) == value
+    assert codec.decode(memoryview(codec.encode(value))) == value
+
+
+def test_messages_arrive_as_their_class_nested_in_anything():
+    codec = Codec()
+    value = Tree("root", [Point(1, 2), Tree("leaf", [{"at": Point(3)}]), Nothing(), [Even(2)]])
+    assert codec.decode(codec.encode(value)) == value
+
+
+def test_tuples_arrive_as_lists_and_lists_stay_lists():
+    codec = Codec()
+    assert codec.decode(codec.encode((1, [2, (3,)], []))) == [1, [2, [3]], []]
+
+
+def test_message_travels_as_its_tag_and_the_list_of_its_fields():
+    assert Codec().encode(Point(1, 2)) == msgpack.packb(msgpack.ExtType(108, msgpack.packb([1, 2])))
+
+
+def test_last_fields_with_defaults_may_be_missing():
+    assert Codec().decode(msgpack.packb(msgpack.ExtType(108, msgpack.packb([1])))) == Point(1, 5)
+
+
+def test_nan_and_infinities_survive():
+    codec = Codec()
+    nan, up, down = codec.decode(codec.encode([math.nan, math.inf, -math.inf]))
+    assert math.isnan(nan) and (up, down) == (math.inf, -math.inf)
+
+
+def test_types_with_context_are_packed_by_their_functions_and_so_are_subclasses():
+    codec = Codec({Ref: (1, lambda ref: str(ref.number).encode(), lambda data: Ref(int(data), "here"))})
+    one, two = codec.decode(codec.encode([Ref(7, "there"), Tree("t", [SpecialRef(8, "there")])]))
+    assert (type(one), one.number, one.home) == (Ref, 7, "here")
+    assert two.children[0].number == 8
+    with pytest.raises(DecodeError, match="unknown message tag 1"):
+        Codec().decode(codec.encode(Ref(1, "")))
+
+
+def nested_lists(depth):
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def nested_trees(depth):
+    value = Tree("leaf")
+    for _ in range(depth):
+        value = Tree("t", [value])
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (object(), "builtins.object|of type object"),
+        ([1, {"k": Ref(1, "")}], "Ref"),
+        (Tree("t", [{1, 2}]), "of type set"),
+        ("\ud800", "str"),
+        (Tree("\ud800"), "Tree"),
+        (2**64, "65 bits"),
+        (Point(-(2**63) - 1), "64 bits"),
+        (nested_lists(5000), "list"),
+        (nested_trees(64), "nested deeper than 64"),
+        (1j, "complex"),
+        (lambda: 0, "function"),
+    ],
+)
+def test_what_cannot_travel_is_named_and_the_codec_goes_on(value, named):
+    codec = Codec()
+    with pytest.raises(EncodeError, match=named):
+        codec.encode(value)
+    assert codec.decode(codec.encode(Tree("next", [Point(1)]))) == Tree("next", [Point(1)])
+
+
+def packed(tag, data):
+    return msgpack.packb(msgpack.ExtType(tag, data))
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (b"", "0 bytes"),
+        (b"\xc1", "1 bytes"),
+        (b"\x01\x02", "ExtraData"),
+        (b"\xdd\xff\xff\xff\xff", "5 bytes"),
+        (b"\xc6\xff\xff\xff\xff", "5 bytes"),
+        (b"\xa1\xff", "UnicodeDecodeError"),
+        (b"\x91" * 5000 + b"\x01", "5001 bytes"),
+        (b"\x81\x91\x01\x02", "unhashable"),
+        (packed(99, b""), "unknown message tag 99"),
+        (packed(108, b""), "bytes"),
+        (packed(108, b"\x05"), "Point came as a int"),
+        (packed(108, msgpack.packb([])), "Point do not fit"),
+        (packed(108, msgpack.packb([1, 2, 3])), "Point do not fit"),
+        (packed(111, msgpack.packb([3])), "3 is odd"),
+    ],
+)
+def test_undecodable_bytes_are_a_decode_error(data, named):
+    codec = Codec()
+    with pytest.raises(DecodeError, match=named):
+        codec.decode(data)
+    assert codec.decode(codec.encode(Point(1))) == Point(1)
+
+
+def test_a_bomb_of_nested_messages_is_a_decode_error():
+    data = msgpack.packb([])
+    for _ in range(3000):
+        data = packed(109, b"\x91" + data)
+    with pytest.raises(DecodeError, match="deeper than 64"):
+        Codec().decode(data)
+
+
+STARTS = st.sampled_from([b"\xc7\x10\x6c", b"\xd8\x6d", b"\x92"])  # of extensions 108 and 109, of a list
+
+
+@given(st.binary(max_size=200) | st.builds(bytes.__add__, STARTS, st.binary()))
+def test_no_bytes_do_worse_than_decode_error(data):
+    codec = Codec()
+    with contextlib.suppress(DecodeError):
+        codec.decode(data)
+    assert codec.decode(codec.encode(Point(1))) == Point(1)
+
+
+@given(PLAIN, st.integers(0, 10_000), st.integers(0, 255))
+def test_one_changed_byte_does_no_worse_than_decode_error(value, position, byte):
+    codec = Codec()
+    data = bytearray(codec.encode(value))
+    data[position % len(data)] = byte
+    with contextlib.suppress(DecodeError):
+        codec.decode(bytes(data))
+
+
+def test_registration_is_checked():
+    with pytest.raises(ValueError, match="taken by Point"):
+
+        @message(108)
+        @dataclass
+        class Other:
+            pass
+
+    with pytest.raises(ValueError, match=r"1\.\.127"):
+        message(128)(Point)
+    with pytest.raises(TypeError, match="not a dataclass"):
+        message(112)(Ref)
+    with pytest.raises(TypeError, match="field hidden"):
+
+        @message(112)
+        @dataclass
+        class Odd:
+            hidden: int = field(init=False)
+
+    message(108)(Point)  # the same class again, as when a module is reloaded

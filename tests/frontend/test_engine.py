@@ -1,0 +1,180 @@
+"""The engine's actors in real processes, with a worker that counts: start, requests, deaths, restarts, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+from counting_worker import CountingWorker
+
+import ringcast.actors as rt
+from ringcast.frontend.async_llm import AsyncLLM
+from ringcast.frontend.engine import CORE, WORKER, Engine, reason
+from ringcast.frontend.engine_args import EngineArgs
+from ringcast.frontend.errors import EngineDead, EngineError, EngineNotReady, EngineStartFailed
+from ringcast.frontend.sampling_params import RequestOutputKind, SamplingParams
+from ringcast.frontend.tokenizer import Tokenizer
+
+ARGS = EngineArgs(max_num_seqs=8)
+LONG = SamplingParams(max_tokens=200, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA)
+
+
+def _engine(step_s: float = 0.0, start_error: str = "", args: EngineArgs = ARGS) -> Engine:
+    return Engine(rt.spec(CountingWorker, step_s, start_error), args)
+
+
+@pytest.fixture
+async def llm(leak_oracle: None, smollm2: Tokenizer) -> AsyncIterator[AsyncLLM]:
+    """Steps take 10 ms, so that there is something to disturb."""
+    async with AsyncLLM.from_parts(ARGS, _engine(step_s=0.01), smollm2) as llm:
+        yield llm
+
+
+def _pids(llm: AsyncLLM) -> dict[str, int]:
+    engine = llm._running().engine
+    assert isinstance(engine, Engine)
+    return engine.pids()
+
+
+async def _until(llm: AsyncLLM, state: str, timeout_s: float = 10.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while llm.health().state != state:
+            await asyncio.sleep(0.005)
+
+
+async def _works(llm: AsyncLLM) -> None:
+    stream = await llm.add_request([5], SamplingParams(max_tokens=3, output_kind=RequestOutputKind.FINAL_ONLY))
+    assert (await stream.final()).outputs[0].token_ids == [6, 7, 8]
+
+
+async def test_tokens_come_over_the_rings_in_order(llm: AsyncLLM) -> None:
+    streams = [await llm.add_request([100 * index], LONG) for index in range(1, 6)]
+    for index, stream in enumerate(streams, 1):
+        tokens = [token async for output in stream for token in output.outputs[0].token_ids]
+        assert tokens == list(range(100 * index + 1, 100 * index + 201))
+    figures = await llm.ring_figures()
+    assert figures.messages > 400
+    assert figures.overflows == 0
+    statistics = await llm.statistics()
+    assert (statistics.num_running, statistics.num_free_blocks) == (0, statistics.num_blocks)
+
+
+async def test_an_aborted_request_frees_its_blocks(llm: AsyncLLM) -> None:
+    stream = await llm.add_request([5], LONG)
+    await anext(stream)
+    stream.abort()
+    await _works(llm)
+    statistics = await llm.statistics()
+    assert (statistics.num_running, statistics.num_free_blocks) == (0, statistics.num_blocks)
+
+
+async def test_limits_come_from_the_core(llm: AsyncLLM) -> None:
+    info = llm.info()
+    assert (info.max_model_len, info.vocab_size, info.max_num_seqs) == (256, 49152, 8)
+
+
+async def test_death_of_the_core_ends_live_requests_at_once_and_it_comes_back(llm: AsyncLLM) -> None:
+    streams = [await llm.add_request([5], LONG), await llm.add_request([6], LONG)]
+    for stream in streams:
+        await anext(stream)
+    before = _pids(llm)
+    os.kill(before[CORE], signal.SIGKILL)
+    async with asyncio.timeout(2):
+        for stream in streams:
+            with pytest.raises(EngineDead, match="the engine core died.*SIGKILL.*send the request again"):
+                await stream.final()
+    assert llm.health().state == "restarting"
+    assert "the engine core died" in llm.health().detail
+    with pytest.raises(EngineNotReady, match="restarting"):
+        await llm.add_request([5])
+    await _until(llm, "ready")
+    after = _pids(llm)
+    assert after[WORKER] == before[WORKER], "the worker keeps its process"
+    assert after[CORE] != before[CORE]
+    await _works(llm)
+
+
+async def test_death_of_the_worker_ends_what_ran_and_it_comes_back(llm: AsyncLLM) -> None:
+    stream = await llm.add_request([5], LONG)
+    await anext(stream)
+    before = _pids(llm)
+    os.kill(before[WORKER], signal.SIGKILL)
+    async with asyncio.timeout(2):
+        with pytest.raises(EngineError, match="the worker ended while this request ran"):
+            await stream.final()
+    await _until(llm, "ready")
+    assert _pids(llm)[CORE] == before[CORE], "the core keeps its process"
+    await _works(llm)
+
+
+async def test_death_of_both_at_once(llm: AsyncLLM) -> None:
+    stream = await llm.add_request([5], LONG)
+    await anext(stream)
+    for pid in _pids(llm).values():
+        os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(2):
+        with pytest.raises(EngineError):
+            await stream.final()
+    await _until(llm, "restarting")
+    await _until(llm, "ready")
+    await _works(llm)
+
+
+async def test_a_worker_that_dies_again_and_again_is_the_end(llm: AsyncLLM) -> None:
+    ended = asyncio.create_task(llm.wait_dead())
+    async with asyncio.timeout(60):
+        while not ended.done():
+            pid = _pids(llm).get(WORKER)
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.02)
+    assert "the worker is gone for good" in ended.result()
+    assert llm.health().state == "dead"
+    with pytest.raises(EngineNotReady, match="gone for good"):
+        await llm.add_request([5])
+
+
+async def test_closing_with_live_requests_leaves_nothing(leak_oracle: None, smollm2: Tokenizer) -> None:
+    llm = AsyncLLM.from_parts(ARGS, _engine(step_s=0.01), smollm2)
+    await llm.start()
+    stream = await llm.add_request([5], LONG)
+    await anext(stream)
+    await llm.close()
+    with pytest.raises(EngineNotReady, match="closed"):
+        await stream.final()
+
+
+async def test_a_worker_that_cannot_start_is_told_in_its_own_words(leak_oracle: None, smollm2: Tokenizer) -> None:
+    llm = AsyncLLM.from_parts(ARGS, _engine(start_error="the disk is full"), smollm2)
+    with pytest.raises(EngineStartFailed, match="did not start: ValueError: the disk is full") as caught:
+        await llm.start()
+    assert "\n" not in str(caught.value)
+    assert llm.health().state == "dead"
+
+
+async def test_settings_that_do_not_fit_are_told_by_the_core(leak_oracle: None, smollm2: Tokenizer) -> None:
+    args = EngineArgs(max_model_len=1000)
+    llm = AsyncLLM.from_parts(args, _engine(args=args), smollm2)
+    with pytest.raises(EngineStartFailed, match="max_model_len=1000 is more than the model's context of 256"):
+        await llm.start()
+
+
+async def test_cancelling_the_start_leaves_nothing(leak_oracle: None, smollm2: Tokenizer) -> None:
+    llm = AsyncLLM.from_parts(ARGS, _engine(), smollm2)
+    starting = asyncio.create_task(llm.start())
+    await asyncio.sleep(0.05)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await llm.close()
+
+
+def test_the_reason_of_a_death_is_one_line() -> None:
+    own = rt.Cause("exit code 1", traceback="Traceback:\n  File x\nringcast.scheduler.errors.ConfigError: too big\n")
+    assert reason(own) == "too big"
+    foreign = rt.Cause("exit code 1", traceback="Traceback:\n  File x\nValueError: too big\n")
+    assert reason(foreign) == "ValueError: too big"
+    assert reason(rt.Cause("killed by signal 9 (SIGKILL)")) == "killed by signal 9 (SIGKILL)"
