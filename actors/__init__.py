@@ -3,19 +3,24 @@
 >>> import ringcast.actors as rt
 """
 
-from .actor import Actor, BlockingActor, Mailbox, call
+from .actor import Actor, BlockingActor, Mailbox, Msg, call, stream
+from .call_context import current_trace, deadline, trace
 from .context import Context, Watch
 from .errors import (
     ActorDied,
     ActorError,
     CallCancelled,
+    CallCycle,
     Cause,
+    DeadlineExceeded,
     MailboxFull,
     NotInSystem,
     RemoteError,
     StartFailed,
 )
 from .events import Died, Event, GaveUp, Ready, Restarting, Stopped
+from .group import Err, Group, Ok
+from .retry import retry
 from .spec import Restart, Spec, Where, here, process, spec
 from .statistics import NodeStatistics
 from .system import System
@@ -26,15 +31,21 @@ __all__ = [
     "ActorError",
     "BlockingActor",
     "CallCancelled",
+    "CallCycle",
     "Cause",
     "Context",
+    "DeadlineExceeded",
     "Died",
+    "Err",
     "Event",
     "GaveUp",
+    "Group",
     "Mailbox",
     "MailboxFull",
+    "Msg",
     "NodeStatistics",
     "NotInSystem",
+    "Ok",
     "Ready",
     "RemoteError",
     "Restart",
@@ -46,7 +57,12 @@ __all__ = [
     "Watch",
     "Where",
     "call",
+    "current_trace",
+    "deadline",
     "here",
     "process",
+    "retry",
     "spec",
+    "stream",
+    "trace",
 ]

@@ -1,4 +1,4 @@
-"""What users derive from and decorate with: Actor, BlockingActor, call, Mailbox.
+"""What users derive from and decorate with: Actor, BlockingActor, call, stream, Mailbox.
 
 Handlers are ordinary methods when called on an instance (unit tests, the actor's own code); on a reference the same
 name asks or tells the actor, with the same argument and result types and no type-checker plugin.
@@ -7,7 +7,8 @@ name asks or tells the actor, with the same argument and result types and no typ
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,15 @@ class Mailbox:
     def __post_init__(self) -> None:
         if self.capacity < 1024:
             raise ValueError(f"Mailbox.capacity is {self.capacity}: at least 1024 bytes are needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Msg(Generic[R_co]):
+    """A call written down, to be sent to the members of a group: ``Worker.step.msg(plan)``."""
+
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class Cast(Protocol[P]):
@@ -54,9 +66,19 @@ class Call(Protocol[P, R_co]):
     def cast(self) -> Cast[P]:
         """The telling form."""
 
+    def msg(self, *args: P.args, **kwargs: P.kwargs) -> Msg[R_co]:
+        """The call written down, for `Group.gather` and `Group.cast`."""
 
-class CallDescriptor(Generic[P, R]):
-    """A method marked with `call`. On an instance it is the plain method; on a reference, a `Call`."""
+
+class Stream(Protocol[P, T_co]):
+    """A stream handler seen through a reference."""
+
+    def open(self, *args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[AsyncIterator[T_co]]:
+        """``async with ref.ticks.open(10) as ticks:``; leaving the block ends the producer."""
+
+
+class Descriptor:
+    """A method marked as a handler: the plain method on an instance."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -64,32 +86,93 @@ class CallDescriptor(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__isabstractmethod__ = getattr(function, "__isabstractmethod__", False)
 
+
+class CallDescriptor(Descriptor, Generic[P, R]):
+    """Made by `call`. On a reference it is a `Call`."""
+
+    def __init__(self, function: Callable[..., Any], concurrent: bool, idempotent: bool) -> None:
+        super().__init__(function)
+        self.concurrent = concurrent
+        self.idempotent = idempotent
+
     def __get__(self, instance: object | None, owner: type | None = None) -> Call[P, R]:
         if instance is None:
             return self  # type: ignore[return-value]
         return self.function.__get__(instance, owner)  # type: ignore[no-any-return]
 
+    def msg(self, *args: Any, **kwargs: Any) -> Msg[Any]:
+        return Msg(self.__name__, args, kwargs)
+
+
+class StreamDescriptor(Descriptor, Generic[P, T]):
+    """Made by `stream`. On a reference it is a `Stream`."""
+
+    def __init__(self, function: Callable[..., Any], window: int, batch: int) -> None:
+        super().__init__(function)
+        self.window = window
+        self.batch = batch
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> Stream[P, T]:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        return self.function.__get__(instance, owner)  # type: ignore[no-any-return]
+
+
+class CallDecorator(Protocol):
+    """What ``rt.call(...)`` with options returns."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> CallDescriptor[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> CallDescriptor[P, R]: ...
+
 
 @overload
-def call(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> CallDescriptor[P, R]: ...
+def call(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> CallDescriptor[P, R]: ...
 @overload
-def call(function: Callable[Concatenate[Any, P], R]) -> CallDescriptor[P, R]: ...
-def call(function: Callable[..., Any]) -> CallDescriptor[Any, Any]:
-    """Mark a method as a handler. Handlers of one actor run one at a time, in the order of arrival per sender."""
-    return CallDescriptor(function)
+def call(function: Callable[Concatenate[Any, P], R], /) -> CallDescriptor[P, R]: ...
+@overload
+def call(*, concurrent: bool = False, idempotent: bool = False) -> CallDecorator: ...
+def call(function: Callable[..., Any] | None = None, /, *, concurrent: bool = False, idempotent: bool = False) -> Any:
+    """Mark a method as a handler. Handlers of one actor run one at a time, in the order of arrival per sender.
+
+    ``concurrent``: this one runs beside the others, in a task of its own (async actors only). ``idempotent``: running
+    it twice is as good as once, so `retry` may repeat it.
+    """
+    if function is None:
+        return lambda f: CallDescriptor(f, concurrent, idempotent)
+    return CallDescriptor(function, concurrent, idempotent)
+
+
+class StreamDecorator(Protocol):
+    """What ``rt.stream(...)`` returns."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]], /) -> StreamDescriptor[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], Iterator[T]], /) -> StreamDescriptor[P, T]: ...
+
+
+def stream(*, window: int = 64, batch: int = 8) -> StreamDecorator:
+    """Mark a generator method as a stream. It runs beside the handlers, suspended while its reader is behind.
+
+    ``window`` is how many items may be on their way or unread; up to ``batch`` of them travel in one message, without
+    waiting for it to fill up.
+    """
+    if not 1 <= batch <= window:
+        raise ValueError(f"stream(window={window}, batch={batch}): need 1 <= batch <= window")
+    return lambda function: StreamDescriptor(function, window, batch)
 
 
 class _ActorBase:
     mailbox: ClassVar[Mailbox] = Mailbox()
 
     @classmethod
-    def handlers(cls) -> dict[str, CallDescriptor[Any, Any]]:
-        """The class's handlers by name, inherited ones included."""
-        found: dict[str, CallDescriptor[Any, Any]] = {}
+    def handlers(cls) -> dict[str, Descriptor]:
+        """The class's handlers and streams by name, inherited ones included."""
+        found: dict[str, Descriptor] = {}
         for base in reversed(cls.__mro__):
-            for name, member in vars(base).items():
-                if isinstance(member, CallDescriptor):
-                    found[name] = member
+            found |= {name: member for name, member in vars(base).items() if isinstance(member, Descriptor)}
         return found
 
 
@@ -109,32 +192,53 @@ class Actor(_ActorBase):
                     f"{cls.__qualname__}.{name} is a plain def on an async Actor: make it async def, "
                     "or derive from BlockingActor"
                 )
+            if isinstance(member, StreamDescriptor) and not inspect.isasyncgenfunction(member.function):
+                raise TypeError(f"{cls.__qualname__}.{name} is no async generator: a stream needs a `yield`")
 
     async def on_start(self, ctx: Context, handoff: object) -> None:
-        """Prepare; READY is sent when this returns. Raising makes the start fail with this traceback."""
+        """Prepare; READY is sent when this returns. Raising makes the start fail with this traceback.
+
+        ``handoff`` is what the predecessor's ``on_stop`` returned, if this is a restart in order; else None.
+        """
 
     async def run(self, ctx: Context) -> None:
         """The actor's own loop, beside its handlers. Returning is fine: the handlers go on."""
 
     async def on_stop(self, reason: str) -> object:
-        """Clean up on an orderly stop (never on a kill)."""
+        """Clean up on an orderly stop (never on a kill); what it returns is the successor's ``handoff``."""
         return None
 
 
 class BlockingActor(_ActorBase):
-    """The same with plain ``def`` handlers, on the main thread of its process or, `here`, on a thread of its own."""
+    """The same with plain ``def`` handlers, on the main thread of its process or, `here`, on a thread of its own.
+
+    Its streams are plain generators, suspended between credits. A handler cannot be cancelled from outside; a long
+    one may look at ``ctx.cancelled()``.
+    """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name, member in vars(cls).items():
-            if isinstance(member, CallDescriptor) and inspect.iscoroutinefunction(member.function):
+            if not isinstance(member, Descriptor):
+                continue
+            if inspect.iscoroutinefunction(member.function) or inspect.isasyncgenfunction(member.function):
                 raise TypeError(
                     f"{cls.__qualname__}.{name} is async def on a BlockingActor: make it def, or derive from Actor"
                 )
+            if isinstance(member, StreamDescriptor) and not inspect.isgeneratorfunction(member.function):
+                raise TypeError(f"{cls.__qualname__}.{name} is no generator: a stream needs a `yield`")
+            if isinstance(member, CallDescriptor) and member.concurrent:
+                raise TypeError(f"{cls.__qualname__}.{name} is concurrent: a BlockingActor has one thread")
 
     def on_start(self, ctx: Context, handoff: object) -> None:
-        """Prepare; READY is sent when this returns. Raising makes the start fail with this traceback."""
+        """Prepare; READY is sent when this returns. Raising makes the start fail with this traceback.
+
+        ``handoff`` is what the predecessor's ``on_stop`` returned, if this is a restart in order; else None.
+        """
 
     def on_stop(self, reason: str) -> object:
-        """Clean up on an orderly stop (never on a kill)."""
+        """Clean up on an orderly stop (never on a kill); what it returns is the successor's ``handoff``."""
         return None
+
+    def on_abort(self) -> None:
+        """Called on a side thread when the actor must end while a handler runs: abort what it is stuck in."""

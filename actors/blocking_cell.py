@@ -7,35 +7,117 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from .actor import BlockingActor
+from . import call_context
+from .actor import BlockingActor, Descriptor, StreamDescriptor
 from .cell import Cell, Incoming
-from .origin import Origin
+from .origin import Origin, ThreadedOrigin
+from .producer import BlockingProducer
 from .wire import FailureKind
 
 
 class BlockingCell(Cell):
-    """Runs handlers when told to. A running handler cannot be cancelled; a queued one is dropped."""
+    """Runs handlers when told to. A running handler is asked to end (``cancelled``), never interrupted."""
+
+    def __init__(self, actor: BlockingActor, actor_id: int, name: str, on_handler: Callable[[int], None]) -> None:
+        super().__init__(actor, actor_id, name, on_handler)
+        self._current: Incoming | None = None
+        self._cancelled = False
+        self._streams: dict[tuple[Origin, int], tuple[Incoming, BlockingProducer]] = {}
+        self._to_close: list[BlockingProducer] = []  # given up: closed by the actor's own thread
 
     def put(self, incoming: Incoming) -> None:
+        if incoming.context.chain and self.would_wait_for_itself(incoming):
+            return
         self.queue.append(incoming)
 
     def cancel(self, origin: Origin, call_id: int) -> None:
-        self._drop_queued(origin, call_id)
+        current = self._current
+        if current is not None and current.call_id == call_id and current.origin == origin:
+            self._cancelled = True
+        elif (stream := self._streams.pop((origin, call_id), None)) is not None:
+            self._to_close.append(stream[1])
+        else:
+            self._drop_queued(origin, call_id)
+
+    def more(self, origin: Origin, call_id: int, count: int) -> None:
+        stream = self._streams.get((origin, call_id))
+        if stream is not None:
+            stream[1].credit += count
+
+    def forget(self, origin: Origin) -> None:
+        for key in [key for key in self._streams if key[0] == origin]:
+            self._to_close.append(self._streams.pop(key)[1])
+
+    def cancelled(self) -> bool:
+        """Whether the caller of the handler that runs has given up, or its deadline has passed."""
+        current = self._current
+        return self._cancelled or (current is not None and current.context.expired())
 
     def run_one(self) -> bool:
-        """Handle the next message; False if there was none."""
-        if not self.queue:
-            return False
-        incoming, function = self._take()
-        if function is not None:
-            try:
-                value = function(self.actor, *incoming.args, **incoming.kwargs)
-            except BaseException as error:  # SystemExit of a handler does not end the process
-                self._failed(incoming, error)
-            else:
+        """Handle the next message, then give every stream with credit a turn; False if there was nothing to do."""
+        ran = False
+        if self.queue:
+            incoming, descriptor = self._take()
+            ran = True
+            if isinstance(descriptor, StreamDescriptor):
+                self._start_stream(incoming, descriptor)
+            elif descriptor is not None:
+                self._run(incoming, descriptor)
+            self._on_handler(0)
+        while self._to_close:
+            self._to_close.pop().items.close()
+        for key, (incoming, producer) in list(self._streams.items()):
+            if producer.credit > 0:
+                ran = True
+                self._step_stream(key, incoming, producer)
+        return ran
+
+    def _run(self, incoming: Incoming, descriptor: Descriptor) -> None:
+        self._current, self._cancelled = incoming, False
+        call_context.enter_handler(incoming.context, self.actor_id)
+        try:
+            value = descriptor.function(self.actor, *incoming.args, **incoming.kwargs)
+        except BaseException as error:  # SystemExit of a handler does not end the process
+            self._failed(incoming, error)
+        else:
+            if incoming.context.expired() and incoming.call_id is not None:
+                where = f"while {self.name}.{incoming.method} ran"
+                incoming.origin.fail(self.name, incoming.call_id, FailureKind.DEADLINE, None, where, "")
+            elif not self._cancelled:
                 self._succeeded(incoming, value)
-        self._on_handler(0)
-        return True
+        finally:
+            call_context.leave_handler()
+            self._current = None
+
+    def _start_stream(self, incoming: Incoming, descriptor: StreamDescriptor[Any, Any]) -> None:
+        assert incoming.call_id is not None
+        try:
+            items = descriptor.function(self.actor, *incoming.args, **incoming.kwargs)
+        except TypeError as error:  # wrong arguments
+            self._failed(incoming, error)
+            return
+        producer = BlockingProducer(
+            self.name, incoming.call_id, incoming.origin, descriptor.window, descriptor.batch, items
+        )
+        self._streams[incoming.origin, incoming.call_id] = (incoming, producer)
+
+    def _step_stream(self, key: tuple[Origin, int], incoming: Incoming, producer: BlockingProducer) -> None:
+        try:
+            goes_on = producer.step()
+        except BaseException as error:
+            self._streams.pop(key, None)
+            self._failed(incoming, error)
+        else:
+            if not goes_on and self._streams.pop(key, None) is not None:
+                self._succeeded(incoming, None)
+
+    def fail_queued(self, text: str) -> None:
+        super().fail_queued(text)
+        for incoming, producer in self._streams.values():
+            producer.items.close()
+            assert incoming.call_id is not None
+            incoming.origin.fail(self.name, incoming.call_id, FailureKind.GONE, None, text, "")
+        self._streams.clear()
 
 
 class ThreadCell(BlockingCell):
@@ -51,61 +133,55 @@ class ThreadCell(BlockingCell):
     ) -> None:
         super().__init__(actor, actor_id, name, on_handler)
         self._loop = loop
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self._stopping = False
+        self._wanted = False  # something happened since the thread last looked
 
     def put(self, incoming: Incoming) -> None:
-        incoming.origin = _LoopOrigin(incoming.origin, self._loop)
+        incoming.origin = ThreadedOrigin(incoming.origin, self._loop)
         with self._changed:
-            self.queue.append(incoming)
-            self._changed.notify()
+            super().put(incoming)
+            self._wake()
 
     def cancel(self, origin: Origin, call_id: int) -> None:
         with self._changed:
-            for incoming in self.queue:
-                if incoming.call_id == call_id and unwrapped(incoming.origin) is origin:
-                    self._drop_queued(incoming.origin, call_id)
-                    return
+            super().cancel(ThreadedOrigin(origin, self._loop), call_id)
+
+    def more(self, origin: Origin, call_id: int, count: int) -> None:
+        with self._changed:
+            super().more(ThreadedOrigin(origin, self._loop), call_id, count)
+            self._wake()
+
+    def forget(self, origin: Origin) -> None:
+        with self._changed:
+            super().forget(ThreadedOrigin(origin, self._loop))
+            self._wake()
 
     def serve(self) -> None:
         """Handle messages until `stop`. Runs on the actor's thread."""
         while True:
             with self._changed:
-                while not self.queue and not self._stopping:
+                while not self._wanted:
                     self._changed.wait()
-                if self._stopping:
-                    return
-            self.run_one()
+                self._wanted = False
+            while not self._stopping and self.run_one():
+                pass
+            if self._stopping:
+                return
+
+    def cancelled(self) -> bool:
+        return self._stopping or super().cancelled()
 
     def stop(self) -> None:
         """Let `serve` return after the handler that runs."""
         with self._changed:
             self._stopping = True
-            self._changed.notify()
+            self._wake()
 
-    def _take(self) -> tuple[Incoming, Callable[..., Any] | None]:
+    def _wake(self) -> None:
+        self._wanted = True
+        self._changed.notify()
+
+    def _take(self) -> tuple[Incoming, Descriptor | None]:
         with self._changed:
             return super()._take()
-
-
-class _LoopOrigin:
-    """Passes answers to another origin on its loop's thread."""
-
-    def __init__(self, inner: Origin, loop: asyncio.AbstractEventLoop) -> None:
-        self.inner = inner
-        self._loop = loop
-
-    def reply(self, name: str, call_id: int, value: Any) -> None:
-        self._loop.call_soon_threadsafe(self.inner.reply, name, call_id, value)
-
-    def fail(
-        self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
-    ) -> None:
-        self._loop.call_soon_threadsafe(self.inner.fail, name, call_id, kind, error, text, trace)
-
-    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
-        self._loop.call_soon_threadsafe(self.inner.took, actor_id, size_bytes, capacity_bytes)
-
-
-def unwrapped(origin: Origin) -> Origin:
-    return origin.inner if isinstance(origin, _LoopOrigin) else origin

@@ -6,6 +6,7 @@ It sleeps in one native wait on its doorbell and its links with the GIL released
 from __future__ import annotations
 
 import asyncio
+import select
 
 from ringcast.channels import Board, Doorbell, Outbox
 
@@ -49,12 +50,22 @@ class BlockingNode(Node):
         self.flush()
         return handled
 
+    def look(self) -> None:
+        """Take in what has arrived, links included, without waiting and without running a handler."""
+        poll = select.poll()
+        for fd in self._watched:
+            poll.register(fd, select.POLLIN)
+        self._read_links([fd for fd, _ in poll.poll(0)])
+        self.receive()
+
     def wait(self) -> None:
         """Sleep until a message, a frame or needed space arrives."""
         readers = [p.inbox.reader for p in self.peers.values() if p.inbox is not None]
         writers = (self.outbox.ring,) if self.has_backlog else ()
-        ready = self.bell.wait(readers, writers, list(self._watched), None, 0.0)
-        for fd in ready:
+        self._read_links(self.bell.wait(readers, writers, list(self._watched), None, 0.0))
+
+    def _read_links(self, fds: list[int]) -> None:
+        for fd in fds:
             peer = self._watched.get(fd)
             if peer is not None:
                 self.read_link(peer)

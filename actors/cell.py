@@ -1,12 +1,11 @@
-"""A living actor and its mailbox: takes messages one at a time, runs the handlers, answers their callers.
+"""A living actor and its mailbox, as its node sees them: what arrives, what may be cancelled, who gets the answers.
 
-`Cell` is what a node needs to know; `AsyncCell` serves an Actor on the loop. A cell never lets an exception of user
-code out: it goes to the caller, or, for a cast, to the log.
+`Cell` is the part that async and blocking actors share. A cell never lets an exception of user code out: it goes to
+the caller, or, for a cast, to the log.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import traceback
 from abc import ABC, abstractmethod
@@ -15,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .actor import Actor, BlockingActor
+from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescriptor
+from .call_context import EMPTY, CallContext
 from .origin import Origin
 from .wire import FailureKind
 
@@ -24,7 +24,7 @@ log = logging.getLogger("ringcast.actors")
 
 @dataclass(slots=True)
 class Incoming:
-    """A message in a mailbox. ``call_id`` is None for a cast."""
+    """A message in a mailbox. ``call_id`` is None for a cast; ``quiet``: answer only if it fails."""
 
     call_id: int | None
     method: str
@@ -32,6 +32,9 @@ class Incoming:
     kwargs: Any
     origin: Origin
     size_bytes: int
+    context: CallContext = EMPTY
+    is_stream: bool = False
+    quiet: bool = False
 
 
 class Cell(ABC):
@@ -46,8 +49,8 @@ class Cell(ABC):
         self.capacity_bytes = actor.mailbox.capacity
         self.queue: deque[Incoming] = deque()
         self._on_handler = on_handler
-        self._handlers = {
-            method: (number, descriptor.function)
+        self._handlers: dict[str, tuple[int, Descriptor]] = {
+            method: (number, descriptor)
             for number, (method, descriptor) in enumerate(type(actor).handlers().items(), start=1)
         }
 
@@ -57,7 +60,15 @@ class Cell(ABC):
 
     @abstractmethod
     def cancel(self, origin: Origin, call_id: int) -> None:
-        """A caller gave up: drop its message, or cancel its handler if it runs."""
+        """A caller gave up: drop its message, or end its handler or stream."""
+
+    @abstractmethod
+    def more(self, origin: Origin, call_id: int, count: int) -> None:
+        """The reader of a stream has consumed so many items."""
+
+    @abstractmethod
+    def forget(self, origin: Origin) -> None:
+        """A caller's process died: end its streams and what runs beside the mailbox for it."""
 
     def fail_queued(self, text: str) -> None:
         """The actor ends: end the calls that it will not handle."""
@@ -66,30 +77,57 @@ class Cell(ABC):
             if incoming.call_id is not None:
                 incoming.origin.fail(self.name, incoming.call_id, FailureKind.GONE, None, text, "")
 
-    def _take(self) -> tuple[Incoming, Callable[..., Any] | None]:
-        """The next message and its handler; None if the class has no such handler (the caller is told)."""
+    def would_wait_for_itself(self, incoming: Incoming) -> bool:
+        """Answer a call that comes, through others, from this actor's own handler: it could never be handled."""
+        if incoming.call_id is None or self.actor_id not in incoming.context.chain:
+            return False
+        _, descriptor = self._handlers.get(incoming.method, (0, None))
+        if isinstance(descriptor, CallDescriptor) and not descriptor.concurrent:
+            chain = " -> ".join(f"#{actor_id}" for actor_id in (*incoming.context.chain, self.actor_id))
+            text = f"{self.name}.{incoming.method} was asked by a handler that {self.name} itself waits for ({chain})"
+            incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
+            incoming.origin.fail(self.name, incoming.call_id, FailureKind.CYCLE, None, text, "")
+            return True
+        return False
+
+    def _take(self) -> tuple[Incoming, Descriptor | None]:
+        """The next message and its handler; None if it is not to be handled (the caller has been told)."""
         incoming = self.queue.popleft()
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
-        number, function = self._handlers.get(incoming.method, (0, None))
-        if function is None:
-            known = ", ".join(self._handlers) or "none"
-            error = AttributeError(
-                f"{type(self.actor).__qualname__} has no handler {incoming.method!r} (it has: {known})"
-            )
-            self._failed(incoming, error)
+        number, descriptor = self._handlers.get(incoming.method, (0, None))
+        refusal = self._refusal(incoming, descriptor)
+        if refusal is not None:
+            self._failed(incoming, refusal)
+            return incoming, None
+        if incoming.context.expired() and incoming.call_id is not None:
+            where = f"while the call waited in the mailbox of {self.name!r}"
+            incoming.origin.fail(self.name, incoming.call_id, FailureKind.DEADLINE, None, where, "")
+            return incoming, None
         self._on_handler(number)
-        return incoming, function
+        return incoming, descriptor
+
+    def _refusal(self, incoming: Incoming, descriptor: Descriptor | None) -> Exception | None:
+        title = type(self.actor).__qualname__
+        if descriptor is None:
+            known = ", ".join(self._handlers) or "none"
+            return AttributeError(f"{title} has no handler {incoming.method!r} (it has: {known})")
+        if isinstance(descriptor, StreamDescriptor) is not incoming.is_stream:
+            how = "open it with .open(...)" if not incoming.is_stream else "call it"
+            return TypeError(f"{title}.{incoming.method} is {'no' if incoming.is_stream else 'a'} stream: {how}")
+        if incoming.context.is_retry and not (isinstance(descriptor, CallDescriptor) and descriptor.idempotent):
+            return TypeError(f"{title}.{incoming.method} is not declared idempotent, so it is never retried")
+        return None
 
     def _drop_queued(self, origin: Origin, call_id: int) -> bool:
         for incoming in self.queue:
-            if incoming.call_id == call_id and incoming.origin is origin:
+            if incoming.call_id == call_id and incoming.origin == origin:
                 self.queue.remove(incoming)
                 origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
                 return True
         return False
 
     def _succeeded(self, incoming: Incoming, value: Any) -> None:
-        if incoming.call_id is not None:
+        if incoming.call_id is not None and not incoming.quiet:
             incoming.origin.reply(self.name, incoming.call_id, value)
 
     def _failed(self, incoming: Incoming, error: BaseException) -> None:
@@ -98,67 +136,6 @@ class Cell(ABC):
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.RAISED, error, describe(error), trace)
         else:
             log.error("cast %s.%s failed:\n%s", self.name, incoming.method, trace)
-
-
-class AsyncCell(Cell):
-    """Serves an Actor: handlers run one at a time on the loop."""
-
-    def __init__(self, actor: Actor, actor_id: int, name: str, on_handler: Callable[[int], None]) -> None:
-        super().__init__(actor, actor_id, name, on_handler)
-        self._arrived: asyncio.Future[None] | None = None
-        self._current: Incoming | None = None
-        self._cancelling = False
-        self._task: asyncio.Task[None] | None = None
-
-    def put(self, incoming: Incoming) -> None:
-        self.queue.append(incoming)
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
-
-    def cancel(self, origin: Origin, call_id: int) -> None:
-        current = self._current
-        if current is not None and current.call_id == call_id and current.origin is origin:
-            self._cancelling = True
-            assert self._task is not None
-            self._task.cancel()
-        else:
-            self._drop_queued(origin, call_id)
-
-    async def serve(self) -> None:
-        """Handle messages until cancelled."""
-        self._task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        while True:
-            while not self.queue:
-                self._arrived = loop.create_future()
-                await self._arrived
-                self._arrived = None
-            incoming, function = self._take()
-            if function is not None:
-                await self._run(incoming, function)
-            self._on_handler(0)
-
-    async def _run(self, incoming: Incoming, function: Callable[..., Any]) -> None:
-        self._current = incoming
-        try:
-            value = await function(self.actor, *incoming.args, **incoming.kwargs)
-        except asyncio.CancelledError:
-            if not self._cancelling:
-                if incoming.call_id is not None:
-                    incoming.origin.fail(
-                        self.name, incoming.call_id, FailureKind.CANCELLED, None, "the actor stops", ""
-                    )
-                raise
-        except BaseException as error:  # SystemExit of a handler must not end the host's loop
-            self._failed(incoming, error)
-        else:
-            self._succeeded(incoming, value)
-        finally:
-            self._current = None
-            if self._cancelling:  # the handler's cancellation is not the serving task's
-                self._cancelling = False
-                assert self._task is not None
-                self._task.uncancel()
 
 
 def describe(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.channels import ORPHANED, Board, Doorbell, Frame, Link, Outbox
 
 from .async_node import AsyncNode
+from .blocking_cell import BlockingCell
 from .blocking_node import BlockingNode
 from .boot import ROOT_SLOT
 from .context import Watch
@@ -44,6 +45,10 @@ class ChildControl(_Base):
     def to_root(self, kind: FrameKind, body: object) -> None:
         """Send a control frame to the root."""
         self.send_frame(self.peers[ROOT_SLOT], kind, body)
+
+    def cancelled(self) -> bool:
+        """Whether the handler that runs should end: never true for async ones, which get an exception."""
+        return False
 
     def report_phase(self, phase: str) -> None:
         self.to_root(FrameKind.PHASE, phase)
@@ -104,3 +109,9 @@ class AsyncChildNode(ChildControl, AsyncNode):
 
 class BlockingChildNode(ChildControl, BlockingNode):
     """The node of a process that hosts a BlockingActor."""
+
+    def cancelled(self) -> bool:
+        self.look()
+        return self.stop_reason is not None or any(
+            cell.cancelled() for cell in self.cells.values() if isinstance(cell, BlockingCell)
+        )

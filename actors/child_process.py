@@ -18,9 +18,10 @@ import setproctitle
 from ringcast.channels import ORPHANED, Board, Codec, Doorbell, EncodeError, Frame, Link, Outbox, RingWriter
 
 from .actor import Actor, BlockingActor
+from .async_cell import AsyncCell
 from .blocking_cell import BlockingCell
 from .boot import ROOT_SLOT, Boot, load_class
-from .cell import AsyncCell, describe
+from .cell import describe
 from .child_node import AsyncChildNode, BlockingChildNode, ChildControl
 from .context import Context
 from .loops import run_on_new_loop, send_all, wait_readable

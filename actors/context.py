@@ -54,6 +54,9 @@ class ContextOwner(Protocol):
     def watch(self, ref: Ref) -> Watch:
         """Subscribe to an actor's events."""
 
+    def cancelled(self) -> bool:
+        """Whether the handler that runs should end."""
+
 
 class Context:
     """Given to ``on_start`` and ``run``. ``incarnation`` counts the actor's starts from 1."""
@@ -77,6 +80,10 @@ class Context:
         if stall_after is not None and stall_after <= 0:
             raise ValueError(f"stall_after of phase {name!r} is {stall_after}: it must be positive seconds")
         self._owner.report_phase(name)
+
+    def cancelled(self) -> bool:
+        """For long handlers of a BlockingActor: the caller has given up, its deadline has passed, or a stop waits."""
+        return self._owner.cancelled()
 
     def watch(self, ref: object) -> Watch:
         """The life of another actor; the first event tells its present state."""

@@ -70,6 +70,21 @@ class StartFailed(ActorError):
         self.cause = cause
 
 
+class DeadlineExceeded(ActorError, TimeoutError):
+    """Nobody's fault, or everybody's: the caller's deadline passed. ``where`` says how far the call had come."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"the deadline passed {where}")
+        self.where = where
+
+
+class CallCycle(ActorError):
+    """The actors' design: a handler asked an actor that itself waits for this handler. It would have hung.
+
+    Use a cast, or mark the handler that is asked ``@rt.call(concurrent=True)``.
+    """
+
+
 class MailboxFull(ActorError):
     """The callee is slower than its callers: its mailbox holds as much as it declared. Wait or drop."""
 

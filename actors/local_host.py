@@ -12,9 +12,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from .actor import Actor, BlockingActor
+from .async_cell import AsyncCell
 from .blocking_cell import ThreadCell
 from .boot import ROOT_SLOT
-from .cell import AsyncCell
 from .context import Context, Watch
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
@@ -32,12 +32,16 @@ class LocalOwner:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self.phase = "start"
+        self.cell: ThreadCell | None = None
 
     def report_phase(self, phase: str) -> None:
         self.phase = phase
 
     def watch(self, ref: Ref) -> Watch:
         return self._supervisor.watch(ref)
+
+    def cancelled(self) -> bool:
+        return self.cell is not None and self.cell.cancelled()
 
 
 class TaskHost:
@@ -135,8 +139,8 @@ class ThreadHost:
             actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
             assert isinstance(actor, BlockingActor)
             ref = Ref(child.actor_id, child.name, self._root)
+            cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, lambda _: None, self._loop)
             actor.on_start(Context(self._owner, ref, child.name, self._incarnation), None)
-            cell = ThreadCell(actor, child.actor_id, child.name, lambda _: None, self._loop)
         except BaseException as error:  # SystemExit ends the actor's start, not the app
             self._started.set_exception(error)
             return

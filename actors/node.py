@@ -31,8 +31,11 @@ from ringcast.channels import (
     RingReader,
 )
 
+from . import call_context
+from .calls import Calls
 from .cell import Cell, Incoming
-from .errors import ActorDied, ActorError, Cause, MailboxFull, RemoteError
+from .consumer import StreamReader
+from .errors import Cause, RemoteError
 from .origin import LocalOrigin, RemoteOrigin, call_error
 from .peer import Peer
 from .ref import REF_TAG, Ref, pack_ref, unpack_ref
@@ -41,32 +44,7 @@ from .wire import Envelope, FailureKind, FrameKind
 
 log = logging.getLogger("ringcast.actors")
 
-LOCAL_MESSAGE_BYTES = 256  # what a message inside one process is charged: it is never encoded
 POLL_BATCH = 128
-
-
-class ReplyFuture(asyncio.Future[Any]):
-    """A call in flight. Cancelling it cancels the handler at the other end."""
-
-    def __init__(self, node: Node, call_id: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self._node = node
-        self._call_id = call_id
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        cancelled = super().cancel(msg)
-        if cancelled:
-            self._node.cancel_call(self._call_id)
-        return cancelled
-
-
-@dataclass(slots=True)
-class Pending:
-    """A call that has not ended."""
-
-    future: ReplyFuture
-    route: Route
-    outgoing: Outgoing
 
 
 @dataclass(slots=True)
@@ -92,11 +70,10 @@ class Node(ABC):
         self.routes: dict[int, Route] = {}
         self.cells: dict[int, Cell] = {}
         self.counters = NodeCounters()
+        self.calls = Calls(self)
         self.local_origin = LocalOrigin(self)
         self._origins: dict[int, RemoteOrigin] = {}
-        self._pending: dict[int, Pending] = {}
         self._backlog: deque[tuple[bytes, int]] = deque()
-        self._last_call_id = 0
 
     # What drivers and owners supply.
 
@@ -136,28 +113,19 @@ class Node(ABC):
     def on_link_closed(self, peer: Peer) -> None:
         """The other end of the link is gone."""
 
-    # Asking and telling.
+    # Asking and telling: `Calls` does the work.
 
     def ask(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        loop = self.current_loop()
-        self._last_call_id += 1
-        call_id = self._last_call_id
-        future = ReplyFuture(self, call_id, loop)
-        cause = self.known_cause(ref._actor_id)
-        if cause is not None:
-            future.set_exception(ActorDied(ref._name, cause))
-            return future
-        route = self._route(ref)
-        outgoing = self._outgoing(route, call_id, method, args, kwargs)
-        self._pending[call_id] = Pending(future, route, outgoing)
-        self._submit(route, outgoing)
-        return future
+        return self.calls.ask(ref, method, args, kwargs)
+
+    def open(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StreamReader:
+        return self.calls.open(ref, method, args, kwargs)
 
     def tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._tell(ref, method, args, kwargs, wait=False)
+        self.calls.tell(ref, method, args, kwargs, wait=False)
 
     async def tell_waiting(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        outgoing = self._tell(ref, method, args, kwargs, wait=True)
+        outgoing = self.calls.tell(ref, method, args, kwargs, wait=True)
         if outgoing.sent is not None:
             try:
                 await outgoing.sent
@@ -165,79 +133,61 @@ class Node(ABC):
                 outgoing.dropped = True
                 raise
 
-    def _tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, wait: bool) -> Outgoing:
-        cause = self.known_cause(ref._actor_id)
-        if cause is not None:
-            raise ActorDied(ref._name, cause)
-        route = self._route(ref)
-        outgoing = self._outgoing(route, None, method, args, kwargs)
-        leaves_now = route.state is RouteState.UP and not route.waiting and route.allows(outgoing.size_bytes)
-        if not leaves_now:
-            if wait:
-                outgoing.sent = self.current_loop().create_future()
-            elif route.state is RouteState.UP or len(route.waiting) >= 1024:
-                raise MailboxFull(
-                    f"mailbox of {ref._name!r} is full: {route.outstanding_bytes} of {route.capacity_bytes} bytes "
-                    f"sent and not yet taken, {len(route.waiting)} messages wait; use `cast.wait` to wait for room"
-                )
-        self._submit(route, outgoing)
-        return outgoing
+    # What `Calls` needs.
 
-    def cancel_call(self, call_id: int) -> None:
-        """The caller no longer waits: tell the handler, or do not even send."""
-        pending = self._pending.pop(call_id, None)
-        if pending is None:
-            return
-        route, outgoing = pending.route, pending.outgoing
-        if outgoing in route.waiting:
-            outgoing.dropped = True
-        elif route.slot == self.slot:
-            cell = self.cells.get(route.actor_id)
-            if cell is not None:
-                cell.cancel(self.local_origin, call_id)
-        elif (peer := self.peers.get(route.slot)) is not None:
-            self.send(peer, self.codec.encode((Envelope.CANCEL, route.actor_id, call_id)))
-
-    def _route(self, ref: Ref) -> Route:
+    def route_to(self, ref: Ref) -> Route:
+        """The route to an actor, which may still be unknown."""
         route = self.routes.get(ref._actor_id)
         if route is None:
             route = self.routes[ref._actor_id] = Route(ref._actor_id, ref._name)
             self.resolve(route)
         return route
 
-    def _outgoing(
-        self, route: Route, call_id: int | None, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Outgoing:
-        if route.slot == self.slot:
-            return Outgoing(LOCAL_MESSAGE_BYTES, None, (method, args, kwargs), call_id)
-        if call_id is None:
-            payload = self.codec.encode((Envelope.CAST, route.actor_id, method, args, kwargs))
-        else:
-            payload = self.codec.encode((Envelope.CALL, route.actor_id, call_id, method, args, kwargs))
-        return Outgoing(len(payload), payload, None, call_id)
-
-    def _submit(self, route: Route, outgoing: Outgoing) -> None:
-        if route.state is RouteState.UP and not route.waiting and route.allows(outgoing.size_bytes):
-            self._transmit(route, outgoing)
-        else:
-            route.waiting.append(outgoing)
-
-    def _transmit(self, route: Route, outgoing: Outgoing) -> None:
+    def transmit(self, route: Route, outgoing: Outgoing) -> None:
+        """Send a message along a route that is up and allows it."""
         route.outstanding_bytes += outgoing.size_bytes
         if outgoing.payload is not None:
             self.send(self.peers[route.slot], outgoing.payload)
         else:
             assert outgoing.local is not None
-            method, args, kwargs = outgoing.local
-            size = outgoing.size_bytes
-            self.cells[route.actor_id].put(Incoming(outgoing.call_id, method, args, kwargs, self.local_origin, size))
+            kind, method, args, kwargs, context = outgoing.local
+            self.cells[route.actor_id].put(
+                Incoming(
+                    outgoing.call_id,
+                    method,
+                    args,
+                    kwargs,
+                    self.local_origin,
+                    outgoing.size_bytes,
+                    context,
+                    is_stream=kind is Envelope.OPEN,
+                )
+            )
         if outgoing.sent is not None and not outgoing.sent.done():
             outgoing.sent.set_result(None)
+
+    def send_cancel(self, route: Route, call_id: int) -> None:
+        """Tell an actor's cell that a call or stream of ours is given up."""
+        if route.slot == self.slot:
+            cell = self.cells.get(route.actor_id)
+            if cell is not None:
+                cell.cancel(self.local_origin, call_id)
+        elif (peer := self.peers.get(route.slot)) is not None:
+            self.send(peer, self.codec.encode((Envelope.CANCEL, route.actor_id, call_id)))
+
+    def send_more(self, route: Route, call_id: int, count: int) -> None:
+        """Return a stream's credit."""
+        if route.slot == self.slot:
+            cell = self.cells.get(route.actor_id)
+            if cell is not None:
+                cell.more(self.local_origin, call_id, count)
+        elif (peer := self.peers.get(route.slot)) is not None:
+            self.send(peer, self.codec.encode((Envelope.MORE, route.actor_id, call_id, count)))
 
     def pump(self, route: Route) -> None:
         """Send what waits and may leave."""
         while (outgoing := route.next_allowed()) is not None:
-            self._transmit(route, outgoing)
+            self.transmit(route, outgoing)
 
     def credit(self, actor_id: int, slot: int, size_bytes: int) -> None:
         """The actor took messages of that size from its mailbox."""
@@ -264,18 +214,7 @@ class Node(ABC):
         route = self.routes.pop(actor_id, None)
         if route is None:
             return
-        for call_id, pending in list(self._pending.items()):
-            if pending.route is route:
-                del self._pending[call_id]
-                if not pending.future.done():
-                    pending.future.set_exception(ActorDied(route.name, cause))
-        for outgoing in route.waiting:
-            if outgoing.sent is not None and not outgoing.sent.done():
-                outgoing.sent.set_exception(ActorDied(route.name, cause))
-            elif outgoing.call_id is None and not outgoing.dropped:
-                self.counters.dropped_casts += 1
-                log.warning("a cast to %r was dropped: %s", route.name, cause.summary)
-        route.waiting.clear()
+        self.calls.fail_route(route, cause)
 
     def connect(self, slot: int, name: str, link: Link, bell_fd: int, ring_fd: int) -> Peer:
         """Admit another process to our ring and tell it so; its own notice makes our inbox. Takes the fds over."""
@@ -303,8 +242,11 @@ class Node(ABC):
         self.outbox.evict(peer.reader_slot)
         for route in [r for r in self.routes.values() if r.slot == slot]:
             self.route_down(route.actor_id, cause)
-        del self._origins[slot]
-        self._backlog = deque((payload, mask) for payload, mask in self._backlog if mask != 1 << peer.reader_slot)
+        origin = self._origins.pop(slot)
+        for cell in self.cells.values():
+            cell.forget(origin)
+        others = ~(1 << peer.reader_slot)
+        self._backlog = deque((payload, mask & others) for payload, mask in self._backlog if mask & others)
         peer.link.close()
         if peer.ring_fd >= 0:
             os.close(peer.ring_fd)
@@ -317,7 +259,16 @@ class Node(ABC):
 
     def send(self, peer: Peer, payload: bytes) -> None:
         """Put an envelope into our ring for one peer, behind everything sent before."""
-        mask = 1 << peer.reader_slot
+        self._send_masked(1 << peer.reader_slot, payload)
+
+    def send_to_slots(self, slots: list[int], payload: bytes) -> None:
+        """The same for several processes: one record that all of them read."""
+        mask = 0
+        for slot in slots:
+            mask |= 1 << self.peers[slot].reader_slot
+        self._send_masked(mask, payload)
+
+    def _send_masked(self, mask: int, payload: bytes) -> None:
         if self._backlog or not self.outbox.try_send(payload, mask):
             self._backlog.append((payload, mask))
         self.schedule_flush()
@@ -383,47 +334,67 @@ class Node(ABC):
         try:
             message = self.codec.decode(data)
             kind = message[0]
-            if kind == Envelope.CALL:
-                _, actor_id, call_id, method, args, kwargs = message
-                self._deliver(peer, actor_id, call_id, method, args, kwargs, len(data))
+            if kind == Envelope.CALL or kind == Envelope.OPEN:
+                _, actor_id, call_id, method, args, kwargs, packed = message
+                context, is_stream = call_context.unpack(packed), kind == Envelope.OPEN
+                origin = self._origins[peer.slot]
+                self._deliver(actor_id, Incoming(call_id, method, args, kwargs, origin, len(data), context, is_stream))
+            elif kind == Envelope.REPLY:
+                self.calls.finish(message[1], message[2], None)
             elif kind == Envelope.CAST:
                 _, actor_id, method, args, kwargs = message
-                self._deliver(peer, actor_id, None, method, args, kwargs, len(data))
-            elif kind == Envelope.REPLY:
-                self.finish_call(message[1], message[2], None)
-            elif kind == Envelope.FAILURE:
-                _, call_id, failure, name, type_name, text, trace = message
-                self.finish_call(call_id, None, call_error(failure, name, type_name, text, trace))
+                self._deliver(actor_id, Incoming(None, method, args, kwargs, self._origins[peer.slot], len(data)))
+            elif kind == Envelope.ITEMS:
+                self.calls.items(*message[1:])
+            elif kind == Envelope.MORE:
+                _, actor_id, call_id, count = message
+                if (cell := self.cells.get(actor_id)) is not None:
+                    cell.more(self._origins[peer.slot], call_id, count)
             elif kind == Envelope.CREDIT:
                 self.credit(message[1], peer.slot, message[2])
+            elif kind == Envelope.FAILURE:
+                _, call_id, failure, name, type_name, text, trace = message
+                self.calls.finish(call_id, None, call_error(failure, name, type_name, text, trace))
             elif kind == Envelope.CANCEL:
-                cell = self.cells.get(message[1])
-                if cell is not None:
+                if (cell := self.cells.get(message[1])) is not None:
                     cell.cancel(self._origins[peer.slot], message[2])
+            elif kind == Envelope.GROUP:
+                self._deliver_group(peer, len(data), *message[1:])
             else:
                 raise DecodeError(f"no envelope kind {kind}")
         except (ChannelError, ValueError, TypeError, IndexError, KeyError) as error:
             self._undecodable(peer, data, error)
 
-    def _deliver(
-        self, peer: Peer, actor_id: int, call_id: int | None, method: str, args: Any, kwargs: Any, size: int
-    ) -> None:
-        origin = self._origins[peer.slot]
+    def _deliver(self, actor_id: int, incoming: Incoming) -> None:
         cell = self.cells.get(actor_id)
         if cell is not None:
-            cell.put(Incoming(call_id, method, args, kwargs, origin, size))
-        elif call_id is not None:
-            origin.fail(str(actor_id), call_id, FailureKind.GONE, None, "it is not in this process", "")
+            cell.put(incoming)
+        elif incoming.call_id is not None:
+            text = "it is not in this process"
+            incoming.origin.fail(str(actor_id), incoming.call_id, FailureKind.GONE, None, text, "")
 
-    def finish_call(self, call_id: int, value: Any, error: ActorError | None) -> None:
-        """A call ended. Late answers are dropped and counted."""
-        pending = self._pending.pop(call_id, None)
-        if pending is None or pending.future.done():
-            self.counters.late_replies += 1
-        elif error is None:
-            pending.future.set_result(value)
-        else:
-            pending.future.set_exception(error)
+    def _deliver_group(
+        self,
+        peer: Peer,
+        size_bytes: int,
+        actor_ids: list[int],
+        first_call_id: int | None,
+        reply_from: int | None,
+        method: str,
+        args: Any,
+        kwargs: Any,
+        packed: Any,
+    ) -> None:
+        """A message to several actors: give it to those that live here."""
+        context = call_context.unpack(packed)
+        for number, actor_id in enumerate(actor_ids):
+            if actor_id in self.cells:
+                call_id = None if first_call_id is None else first_call_id + number
+                quiet = reply_from is not None and reply_from != number
+                incoming = Incoming(
+                    call_id, method, args, kwargs, self._origins[peer.slot], size_bytes, context, quiet=quiet
+                )
+                self._deliver(actor_id, incoming)
 
     def _undecodable(self, peer: Peer, data: bytes | memoryview, error: Exception) -> None:
         """A message that does not decode ends its own call, if it is one; everything else goes on."""
@@ -431,16 +402,20 @@ class Node(ABC):
         log.error("undecodable message of %d bytes from %r: %s", len(data), peer.name, error)
         try:
             head = msgpack.unpackb(data, strict_map_key=False)
-            kind, actor_id, call_id = head[0], head[1], head[2]
+            kind = head[0]
+            first, second = head[1], head[2]
         except Exception:  # not even an envelope: it was logged, and there is nobody to tell
             return
-        origin = self._origins.get(peer.slot)
-        cell = self.cells.get(actor_id)
-        if kind in (Envelope.CALL, Envelope.CAST) and origin is not None:
-            if cell is not None:
-                origin.took(actor_id, len(data), cell.capacity_bytes)
-            if kind == Envelope.CALL:
-                name = cell.name if cell is not None else self.name
-                origin.fail(name, call_id, FailureKind.RAISED, error, str(error), "")
-        elif kind == Envelope.REPLY:
-            self.finish_call(head[1], None, RemoteError(peer.name, type(error).__name__, str(error), ""))
+        if kind in (Envelope.REPLY, Envelope.ITEMS):
+            self.calls.finish(first, None, RemoteError(peer.name, type(error).__name__, str(error), ""))
+            return
+        if kind not in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP):
+            return
+        origin = self._origins[peer.slot]
+        for number, actor_id in enumerate(first if kind == Envelope.GROUP else [first]):
+            cell = self.cells.get(actor_id)
+            if cell is None:
+                continue
+            origin.took(actor_id, len(data), cell.capacity_bytes)
+            if kind != Envelope.CAST and second is not None:
+                origin.fail(cell.name, second + number, FailureKind.RAISED, error, str(error), "")

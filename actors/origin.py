@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringcast.channels import EncodeError
 
-from .errors import ActorDied, ActorError, CallCancelled, Cause, RemoteError
+from .errors import ActorDied, ActorError, CallCancelled, CallCycle, Cause, DeadlineExceeded, RemoteError
 from .wire import Envelope, FailureKind
 
 if TYPE_CHECKING:
@@ -15,15 +16,18 @@ if TYPE_CHECKING:
 
 
 class Origin(Protocol):
-    """A caller as an actor's cell sees it."""
+    """A caller as an actor's cell sees it. Equal and hashable: one for each process that sends."""
 
     def reply(self, name: str, call_id: int, value: Any) -> None:
-        """End the call with a value."""
+        """End the call, or the stream, with a value."""
 
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
     ) -> None:
-        """End the call with an error; ``error`` is the exception itself, which never leaves the process."""
+        """End it with an error; ``error`` is the exception itself, which never leaves the process."""
+
+    def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
+        """Items of a stream. `EncodeError` if one cannot travel."""
 
     def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
         """A message of that size left the mailbox."""
@@ -44,6 +48,9 @@ class RemoteOrigin:
             self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
             return
         self._send(data)
+
+    def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
+        self._send(self._node.codec.encode((Envelope.ITEMS, call_id, items, window)))
 
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
@@ -71,7 +78,10 @@ class LocalOrigin:
         self._node = node
 
     def reply(self, name: str, call_id: int, value: Any) -> None:
-        self._node.finish_call(call_id, value, None)
+        self._node.calls.finish(call_id, value, None)
+
+    def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
+        self._node.calls.items(call_id, items, window)
 
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
@@ -79,16 +89,56 @@ class LocalOrigin:
         type_name = type(error).__name__ if error is not None else ""
         failure = call_error(kind, name, type_name, text, trace)
         failure.__cause__ = error
-        self._node.finish_call(call_id, None, failure)
+        self._node.calls.finish(call_id, None, failure)
 
     def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
         self._node.credit(actor_id, self._node.slot, size_bytes)
 
 
+class ThreadedOrigin:
+    """Passes the answers of an actor on a thread to another origin, on its loop."""
+
+    def __init__(self, inner: Origin, loop: asyncio.AbstractEventLoop) -> None:
+        self.inner = inner
+        self._loop = loop
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ThreadedOrigin) and other.inner == self.inner
+
+    def __hash__(self) -> int:
+        return hash(self.inner)
+
+    def reply(self, name: str, call_id: int, value: Any) -> None:
+        self._loop.call_soon_threadsafe(self.inner.reply, name, call_id, value)
+
+    def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
+        self._loop.call_soon_threadsafe(self._items, name, call_id, items, window)
+
+    def _items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
+        try:
+            self.inner.items(name, call_id, items, window)
+        except EncodeError as error:
+            self.inner.fail(name, call_id, FailureKind.RAISED, error, f"an item cannot travel: {error}", "")
+
+    def fail(
+        self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
+    ) -> None:
+        self._loop.call_soon_threadsafe(self.inner.fail, name, call_id, kind, error, text, trace)
+
+    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
+        self._loop.call_soon_threadsafe(self.inner.took, actor_id, size_bytes, capacity_bytes)
+
+
 def call_error(kind: int, name: str, type_name: str, text: str, trace: str) -> ActorError:
     """The exception that a caller gets for a failure reported by the callee's side."""
-    if kind == FailureKind.RAISED:
-        return RemoteError(name, type_name, text, trace)
-    if kind == FailureKind.CANCELLED:
-        return CallCancelled(f"actor {name!r} cancelled the call: {text}")
-    return ActorDied(name, Cause(text))
+    match kind:
+        case FailureKind.RAISED:
+            return RemoteError(name, type_name, text, trace)
+        case FailureKind.CANCELLED:
+            return CallCancelled(f"actor {name!r} cancelled the call: {text}")
+        case FailureKind.DEADLINE:
+            return DeadlineExceeded(text)
+        case FailureKind.CYCLE:
+            return CallCycle(text)
+        case _:
+            return ActorDied(name, Cause(text))

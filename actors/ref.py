@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 
+from .actor import Msg
 from .errors import NotInSystem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+
+    from .consumer import StreamReader
 
 REF_TAG = 1
 
@@ -25,6 +28,7 @@ class Sender(Protocol):
     def ask(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]: ...
     def tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
     def tell_waiting(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[None]: ...
+    def open(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StreamReader: ...
 
 
 class Ref:
@@ -56,7 +60,7 @@ class Ref:
 
 
 class BoundCall:
-    """``ref.method``: call it to ask, ``.cast`` it to tell."""
+    """``ref.method``: call it to ask, ``.cast`` it to tell, ``.open`` it if it is a stream."""
 
     __slots__ = ("_method", "_ref")
 
@@ -70,6 +74,12 @@ class BoundCall:
     @property
     def cast(self) -> BoundCast:
         return BoundCast(self._ref, self._method)
+
+    def open(self, *args: Any, **kwargs: Any) -> StreamReader:
+        return sender_of(self._ref).open(self._ref, self._method, args, kwargs)
+
+    def msg(self, *args: Any, **kwargs: Any) -> Msg[Any]:
+        return Msg(self._method, args, kwargs)
 
 
 class BoundCast:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from .call_context import CallContext
+from .wire import Envelope
+
 
 class RouteState(Enum):
     """Whether the node knows where the actor lives."""
@@ -26,7 +29,7 @@ class Outgoing:
 
     size_bytes: int
     payload: bytes | None
-    local: tuple[str, tuple[Any, ...], dict[str, Any]] | None
+    local: tuple[Envelope, str, tuple[Any, ...], dict[str, Any], CallContext] | None
     call_id: int | None
     sent: asyncio.Future[None] | None = None  # a waiting cast's caller
     dropped: bool = False  # its caller was cancelled before it left

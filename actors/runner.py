@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 
 from .actor import Actor
-from .cell import AsyncCell
+from .async_cell import AsyncCell
 from .context import Context
 from .node import Node
 
@@ -54,6 +54,7 @@ class ActorRunner:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([task])
+        await self._cell.close()
         try:
             return await self._actor.on_stop(reason) if orderly else None
         finally:

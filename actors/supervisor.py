@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -115,6 +115,25 @@ class Supervisor:
             del self._records[actor_id]  # nobody has a reference yet
             raise
         return Ref(actor_id, name, self.root)
+
+    async def spawn_group(
+        self, specs: Sequence[Spec[Any]], name: str | None, where: Where, restart: Restart
+    ) -> list[Ref]:
+        """Start actors in parallel: all become READY, or the first failure is raised and none is left."""
+        names: list[str | None] = [None if name is None else f"{name}-{rank}" for rank in range(len(specs))]
+        starts = [
+            asyncio.ensure_future(self.spawn(spec, member, where, restart))
+            for spec, member in zip(specs, names, strict=True)
+        ]
+        try:
+            return list(await asyncio.gather(*starts))
+        except BaseException:
+            for start in starts:
+                start.cancel()
+            for ended in await asyncio.gather(*starts, return_exceptions=True):
+                if isinstance(ended, Ref):
+                    await self.stop(ended, "another member of its group did not start", 1.0)
+            raise
 
     async def stop(self, ref: Ref, reason: str, timeout_s: float) -> None:
         """Stop one actor in order."""

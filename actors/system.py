@@ -6,15 +6,17 @@ that entered it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TypeVar, cast
 
 from .actor import Actor, BlockingActor
 from .context import Watch
 from .errors import ActorError, NotInSystem
+from .group import Group
 from .ref import Ref
 from .root_node import RootNode
-from .spec import Restart, Spec, Where, here
+from .spec import Restart, Spec, Where, here, process
 from .statistics import NodeStatistics, node_statistics
 from .supervisor import Supervisor
 
@@ -76,6 +78,24 @@ class System:
             raise TypeError(f"spawn needs rt.spec(Class, ...), not {spec!r}")
         self._running()
         return cast(A, await self._supervisor.spawn(spec, name, where, restart))
+
+    async def spawn_group(
+        self,
+        specs: Iterable[Spec[A]],
+        *,
+        name: str | None = None,
+        where: Where = process(),  # noqa: B008 (a frozen value)
+        restart: Restart = Restart(),  # noqa: B008
+    ) -> Group[A]:
+        """Start several actors in parallel: all READY, or the first failure is raised and none is left.
+
+        Members are named ``name-0``, ``name-1``, ... in rank order.
+        """
+        listed = list(specs)
+        if not listed or not all(isinstance(spec, Spec) for spec in listed):
+            raise TypeError("spawn_group needs one or more of rt.spec(Class, ...)")
+        self._running()
+        return Group([cast(A, ref) for ref in await self._supervisor.spawn_group(listed, name, where, restart)])
 
     def watch(self, ref: object) -> Watch:
         """The life of an actor as events; the first tells its present state."""

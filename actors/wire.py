@@ -1,12 +1,16 @@
 """What travels between nodes: envelopes in the rings, frames on the links. Numbers and small constructors only.
 
-Envelopes (msgpack arrays, first element is the kind):
-    CALL    actor_id, call_id, method, args, kwargs
+Envelopes (msgpack arrays, first element is the kind; context is a packed CallContext):
+    CALL    actor_id, call_id, method, args, kwargs, context
     CAST    actor_id, method, args, kwargs
-    REPLY   call_id, value
+    REPLY   call_id, value                      ends a call or a stream
     FAILURE call_id, failure kind, name, type name, text, traceback
-    CANCEL  actor_id, call_id
-    CREDIT  actor_id, bytes
+    CANCEL  actor_id, call_id                   of a call or a stream
+    CREDIT  actor_id, bytes                     taken from the mailbox
+    OPEN    actor_id, call_id, method, args, kwargs, context
+    ITEMS   call_id, items, window              of a stream
+    MORE    actor_id, call_id, count            items that the reader has consumed
+    GROUP   actor_ids, first call_id or None, reply_from or None, method, args, kwargs, context
 Frames between any two processes: ATTACH. From the root: BOOT, CONNECT, ROUTE, DIED, EVENT, STOP, ASK_STATISTICS.
 To the root: READY, START_FAILED, PHASE, RESOLVE, WATCH, CRASHED, STOPPED, STATISTICS.
 """
@@ -25,6 +29,10 @@ class Envelope(IntEnum):
     FAILURE = 3
     CANCEL = 4
     CREDIT = 5
+    OPEN = 6
+    ITEMS = 7
+    MORE = 8
+    GROUP = 9
 
 
 class FailureKind(IntEnum):
@@ -33,6 +41,8 @@ class FailureKind(IntEnum):
     RAISED = 0  # the handler raised
     CANCELLED = 1  # the handler was cancelled
     GONE = 2  # the actor is not here
+    DEADLINE = 3  # the caller's deadline passed on this side
+    CYCLE = 4  # the call would wait for itself
 
 
 class FrameKind(IntEnum):

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
-from .errors import ModelFileError
+from .errors import ModelFileError, UnsupportedModelError
 from .gguf_file import GGUFFile
-from .gguf_names import GGUFName, gguf_name
+from .gguf_names import gguf_name
 from .host_tensor import HostTensor
 from .model_config import ModelConfig, config_from_gguf, config_from_hf
 from .safetensors_file import SafetensorsFile
+from .weight_table import weight_table
 
 
 class Checkpoint(ABC):
@@ -45,7 +47,10 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def read(self, name: str) -> HostTensor:
-        """The tensor with this HF name; `ModelFileError` if there is none or it cannot be read."""
+        """The tensor with this HF name, which must stand in the model's weight table.
+
+        `ModelFileError` or `UnsupportedModelError` if its data cannot be read.
+        """
 
 
 class FolderCheckpoint(Checkpoint):
@@ -60,10 +65,9 @@ class FolderCheckpoint(Checkpoint):
         self.config = config_from_hf(_read_json(source), generation_config, str(source))
         self._files = [SafetensorsFile(path) for path in self._weight_paths()]
         self._file_of = {name: file for file in self._files for name in file.names()}
+        _check_names(self.path, _table_names(self.config), self._file_of.keys() - _harmless(self._file_of, self.config))
 
     def read(self, name: str) -> HostTensor:
-        if name not in self._file_of:
-            raise ModelFileError(f"{self.path}: the weights have no tensor {name}; get the model again")
         return self._file_of[name].read(name)
 
     def _weight_paths(self) -> list[Path]:
@@ -98,15 +102,43 @@ class GGUFCheckpoint(Checkpoint):
             raise ModelFileError(f"{path}: it has no token embedding, so it is no language model; use another file")
         has_head = "output.weight" in self._file.tensors
         self.config = config_from_gguf(self._file.metadata, embedding.shape, has_head, str(path))
+        expected = {gguf_name(name, self.config).name for name in _table_names(self.config)}
+        _check_names(path, expected, self._file.tensors.keys())
 
     def read(self, name: str) -> HostTensor:
-        known: GGUFName = gguf_name(name, self.config)
-        if known.name not in self._file.tensors:
-            raise ModelFileError(f"{self.path}: it has no tensor {known.name}; download the file again")
+        known = gguf_name(name, self.config)
         array = self._file.read(known.name)
         if known.interleaved_heads:
             array = _halves_from_pairs(array, known.interleaved_heads, self.path)
         return HostTensor("F32", array)
+
+
+def _table_names(config: ModelConfig) -> set[str]:
+    return {part.name for weight in weight_table(config) for part in weight.parts}
+
+
+def _harmless(names: Iterable[str], config: ModelConfig) -> set[str]:
+    """Tensors of HF checkpoints that say nothing new: computed buffers, and the copy of a tied embedding."""
+    buffers = {name for name in names if name.endswith("rotary_emb.inv_freq")}
+    return buffers | ({"lm_head.weight"} if config.tie_word_embeddings else set())
+
+
+def _check_names(path: Path, expected: Set[str], present: Set[str]) -> None:
+    """Every tensor that the model needs is there, and every one that is there is used.
+
+    An unused one (biases, factors of a rope scaling) means another variant, which would be computed wrongly in silence.
+    """
+    missing = sorted(expected - present)
+    if missing:
+        raise ModelFileError(
+            f"{path}: {len(missing)} tensors are missing, such as {missing[0]}; the model is not whole: get it again"
+        )
+    unused = sorted(present - expected)
+    if unused:
+        raise UnsupportedModelError(
+            f"{path}: it has {len(unused)} tensors that its architecture as built here does not use, such as "
+            f"{unused[0]}; this variant is not supported: choose another model"
+        )
 
 
 def _halves_from_pairs(array: Any, heads: int, path: Path) -> Any:

@@ -120,7 +120,7 @@ def _step_over_strings(cursor: Cursor, count: int) -> None:
     data, offset, last = cursor.data, cursor.offset, cursor.size - 8
     unpack = struct.Struct("<Q").unpack_from
     if count * 8 > cursor.size - offset:
-        raise cursor.fail(f"an array at byte {offset} claims {count} strings, more than the file can hold")
+        raise cursor.fail(f"an array at byte {offset} claims {count} strings, more than the file can hold (truncated?)")
     for _ in range(count):
         if offset > last:
             raise cursor.fail("an array of strings runs past the end of the file (truncated?)")

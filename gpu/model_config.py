@@ -14,6 +14,9 @@ from .errors import ModelFileError, UnsupportedModelError
 
 # HF architecture -> GGUF's general.architecture.
 SUPPORTED_ARCHITECTURES = {"LlamaForCausalLM": "llama"}
+# Beyond any model, but small enough that a damaged number cannot make a table of a billion layers.
+_MAX_COUNT = 1 << 24
+_MAX_LAYERS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def config_from_hf(config: Mapping[str, Any], generation_config: Mapping[str, An
         ModelConfig(
             architecture=architecture,
             hidden_size=hidden_size,
-            num_layers=fields.count("num_hidden_layers"),
+            num_layers=fields.count("num_hidden_layers", limit=_MAX_LAYERS),
             num_heads=num_heads,
             num_kv_heads=fields.count("num_key_value_heads", num_heads),
             head_dim=fields.count("head_dim", hidden_size // num_heads),
@@ -102,7 +105,7 @@ def config_from_gguf(
         ModelConfig(
             architecture=by_gguf_name[name],
             hidden_size=hidden_size,
-            num_layers=fields.count("block_count"),
+            num_layers=fields.count("block_count", limit=_MAX_LAYERS),
             num_heads=num_heads,
             num_kv_heads=fields.count("attention.head_count_kv", num_heads),
             head_dim=head_dim,
@@ -125,10 +128,10 @@ class _Fields:
         self.values = values
         self.source = source
 
-    def count(self, key: str, default: int | None = None) -> int:
+    def count(self, key: str, default: int | None = None, limit: int = _MAX_COUNT) -> int:
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-            raise self._wrong(key, value, "a positive whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= limit:
+            raise self._wrong(key, value, f"a whole number from 1 to {limit}")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:

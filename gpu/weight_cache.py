@@ -46,13 +46,12 @@ def cached_weights(checkpoint: Checkpoint, dtype: str) -> SafetensorsFile:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path.parent)
-        _write(path, checkpoint, dtype)
+        return _write(path, checkpoint, dtype)
     except OSError as error:
         raise WeightCacheError(
             f"the converted weights of {checkpoint.path} cannot be kept in {path.parent}: {error}; "
             "free some space there or point RINGCAST_CACHE to another folder"
         ) from error
-    return SafetensorsFile(path)
 
 
 def cached_path(checkpoint: Checkpoint, dtype: str) -> Path:
@@ -98,7 +97,7 @@ def _open_if_sound(path: Path, checkpoint: Checkpoint, dtype: str) -> Safetensor
     return None
 
 
-def _write(path: Path, checkpoint: Checkpoint, dtype: str) -> None:
+def _write(path: Path, checkpoint: Checkpoint, dtype: str) -> SafetensorsFile:
     """Write beside ``path`` under a lock, then rename: other processes see nothing or the whole."""
     with _temporary_file(path) as file:
         temporary = Path(file.name)
@@ -114,7 +113,11 @@ def _write(path: Path, checkpoint: Checkpoint, dtype: str) -> None:
             file.write(head)
             file.flush()
             os.fsync(file.fileno())
+            # Opened before it gets its name: from then on another process may remove it.
+            written = SafetensorsFile(temporary)
             temporary.rename(path)
+            written.path = path
+            return written
         except BaseException:
             with suppress(FileNotFoundError):
                 temporary.unlink()

@@ -11,8 +11,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import ringcast.actors as rt
-
 from ringcast.scheduler.messages import KVCacheConfig, KVCacheSpec, StepPlan, StepResult, WorkerInterface
+
 from . import machine
 from .checkpoint import Checkpoint
 from .errors import GpuError, WorkerConfigError

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import ringcast.actors as rt
@@ -195,3 +196,162 @@ def die(how: str) -> None:
         print("famous last words", file=sys.stderr)
         os._exit(3)
     raise AssertionError(f"unknown way to die: {how}")
+
+
+class Streams(rt.Actor):
+    def __init__(self) -> None:
+        self.produced = 0
+        self.closed = 0
+
+    @rt.stream(window=16, batch=4)
+    async def count(self, upto: int) -> AsyncIterator[int]:
+        try:
+            for k in range(upto):
+                self.produced += 1
+                yield k
+        finally:
+            self.closed += 1
+
+    @rt.stream(window=4, batch=4)
+    async def slowly(self, upto: int) -> AsyncIterator[int]:
+        for k in range(upto):
+            yield k
+            await asyncio.sleep(0.02)
+
+    @rt.stream()
+    async def broken(self, after: int) -> AsyncIterator[int]:
+        for k in range(after):
+            yield k
+        raise ValueError("the stream broke")
+
+    @rt.stream()
+    async def unencodable(self) -> AsyncIterator[object]:
+        yield 1
+        yield object()
+
+    @rt.call
+    async def counts(self) -> list[int]:
+        return [self.produced, self.closed]
+
+    @rt.call
+    async def die(self, how: str) -> None:
+        die(how)
+
+
+class BlockingStreams(rt.BlockingActor):
+    def __init__(self) -> None:
+        self.produced = 0
+        self.closed = 0
+
+    @rt.stream(window=16, batch=4)
+    def count(self, upto: int) -> Iterator[int]:
+        try:
+            for k in range(upto):
+                self.produced += 1
+                yield k
+        finally:
+            self.closed += 1
+
+    @rt.stream()
+    def broken(self, after: int) -> Iterator[int]:
+        yield from range(after)
+        raise ValueError("the stream broke")
+
+    @rt.call
+    def counts(self) -> list[int]:
+        return [self.produced, self.closed]
+
+
+class Member(rt.Actor):
+    def __init__(self, rank: int, bad_start: bool = False) -> None:
+        self.rank = rank
+        self.bad_start = bad_start
+        self.steps = 0
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        if self.bad_start:
+            raise RuntimeError(f"rank {self.rank} has no luck")
+
+    @rt.call
+    async def step(self, by: int, bad_rank: int = -1, slow_rank: int = -1) -> list[int]:
+        if self.rank == slow_rank:
+            await asyncio.sleep(30)
+        if self.rank == bad_rank:
+            raise ValueError(f"rank {self.rank} fails")
+        self.steps += by
+        return [self.rank, self.steps]
+
+
+class Chain(rt.Actor):
+    """Asks the next one, which may be itself."""
+
+    def __init__(self) -> None:
+        self.next: Chain | None = None
+        self.value = 0
+
+    @rt.call
+    async def link(self, to: Chain) -> None:
+        self.next = to
+
+    @rt.call
+    async def pass_on(self, hops: int) -> str:
+        if hops == 0 or self.next is None:
+            return "end"
+        return await self.next.pass_on(hops - 1)
+
+    @rt.call(concurrent=True)
+    async def pass_on_beside(self, hops: int) -> str:
+        if hops == 0 or self.next is None:
+            return "end"
+        return await self.next.pass_on_beside(hops - 1)
+
+    @rt.call(concurrent=True)
+    async def meet(self, seconds: float) -> int:
+        self.value += 1
+        await asyncio.sleep(seconds)
+        return self.value
+
+    @rt.call
+    async def remaining(self) -> float | None:
+        """Seconds left of the caller's deadline, as the callee's callee sees them."""
+        if self.next is not None:
+            return await self.next.remaining()
+        at = rt.deadline.current()
+        return None if at is None else at - time.monotonic()
+
+    @rt.call
+    async def trace(self) -> str | None:
+        return await self.next.trace() if self.next is not None else rt.current_trace()
+
+    @rt.call
+    async def stubborn(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.value = 100
+
+    @rt.call(idempotent=True)
+    async def get(self) -> int:
+        return self.value
+
+    @rt.call
+    async def die(self, how: str) -> None:
+        die(how)
+
+
+class Patient(rt.BlockingActor):
+    def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        self.ctx = ctx
+        self.noticed = 0
+
+    @rt.call
+    def work(self, seconds: float) -> str:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.ctx.cancelled():
+                self.noticed += 1
+                return "cancelled"
+            time.sleep(0.01)
+        return "done"
+
+    @rt.call
+    def times_noticed(self) -> int:
+        return self.noticed

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_models import random_llama, save_gguf
 
-from ringcast.gpu import GGUFFile, GpuError, ModelFileError, UnsupportedModelError
+from ringcast.gpu import Checkpoint, GGUFFile, GpuError, ModelFileError, UnsupportedModelError
+from ringcast.gpu.weight_cache import stacked
+from ringcast.gpu.weight_table import weight_table
 
 
 def write_small(path: Path) -> Path:
@@ -40,6 +43,13 @@ def write_small(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small(tmp_path_factory.mktemp("gguf") / "small.gguf")
+
+
+@pytest.fixture(scope="module")
+def model_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    save_gguf(random_llama(tie=True), path)
+    return path.read_bytes()
 
 
 def read_everything(path: Path) -> None:
@@ -121,6 +131,25 @@ def test_flipped_bytes_never_crash_or_hang(small: Path, data: st.DataObject) -> 
         read_everything(path)
     except GpuError as error:
         assert "flipped.gguf" in str(error)
+
+
+@settings(max_examples=150, deadline=2000)
+@given(st.data())
+def test_flipped_bytes_of_a_model_never_crash_or_hang(
+    model_bytes: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "flipped_model.gguf"
+    content = bytearray(model_bytes)
+    header = model_bytes.index(b"token_embd.weight") + 2000
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, header))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        checkpoint = Checkpoint.open(path)
+        for weight in weight_table(checkpoint.config):
+            stacked(checkpoint, weight, "F32")
+    except GpuError as error:
+        assert "flipped_model.gguf" in str(error)
 
 
 @settings(max_examples=200, deadline=2000)

@@ -1,0 +1,80 @@
+"""The receiving side of a stream: an async iterator that returns credit as it is read.
+
+Made by `BoundStream.open`; its node feeds it. Leaving its block ends the producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any
+
+from .errors import ActorError
+
+
+class StreamReader(AsyncIterator[Any]):
+    """``async with`` opens it, ``async for`` reads it; what the producer raised is raised after its last item."""
+
+    def __init__(self, start: Callable[[StreamReader], int], stop: Callable[[int], None]) -> None:
+        self._start = start
+        self._stop = stop
+        self._call_id = 0
+        self._items: deque[Any] = deque()
+        self._unreturned = 0
+        self._window = 1
+        self._return_credit: Callable[[int], None] | None = None
+        self._arrived: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: ActorError | None = None
+
+    async def __aenter__(self) -> StreamReader:
+        self._call_id = self._start(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._ended:
+            self._ended = True
+            self._stop(self._call_id)
+
+    def __aiter__(self) -> StreamReader:
+        return self
+
+    async def __anext__(self) -> Any:
+        while not self._items:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._ended:
+                raise StopAsyncIteration
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        item = self._items.popleft()
+        self._unreturned += 1
+        if self._unreturned * 2 >= self._window and not self._ended:
+            assert self._return_credit is not None
+            self._return_credit(self._unreturned)
+            self._unreturned = 0
+        return item
+
+    # Called by the node.
+
+    def put(self, items: list[Any], window: int, return_credit: Callable[[int], None]) -> None:
+        """Items came; ``return_credit`` tells the producer how many were read."""
+        self._items.extend(items)
+        self._window = window
+        self._return_credit = return_credit
+        self._wake()
+
+    def end(self, value: Any, error: ActorError | None) -> None:
+        """Nothing more comes."""
+        self._ended = True
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
