@@ -1,0 +1,215 @@
+"""Ours, in threads: rings with doorbells, read by polling (awake) or by waiting (asleep), one writer to many readers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ringcast.channels import Board, Doorbell, RingReader, RingWriter, Segment, create_segment
+
+from . import Endpoint, FanOutEndpoint, Peer, summarise
+
+EPOCH: Final = 1
+NEAR, FAR = 0, 1  # slots on the board
+SPIN_S: Final = 0.001  # of a stream: longer than the other side needs for its batch
+
+
+class Bells:
+    """A board and as many doorbells; made by the near side and opened from its descriptors by the far one."""
+
+    def __init__(self, fds: list[int]) -> None:
+        self.fds = fds
+        self.board = Board(fds[0])
+        self.bells = [Doorbell(self.board, slot, fd) for slot, fd in enumerate(fds[1:])]
+
+    @classmethod
+    def create(cls, count: int) -> Bells:
+        """New ones."""
+        segment = create_segment(Board.size_bytes())
+        eventfds = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(count)]
+        bells = cls([os.dup(segment.fd), *eventfds])
+        segment.close()
+        return bells
+
+
+class RingEnds:
+    """A ring in each direction between two processes, and the bells of both."""
+
+    def __init__(self, peer: Peer, near: bool) -> None:
+        if near:
+            bells = Bells.create(2)
+            outward, inward = (create_segment(RingWriter.size_bytes()) for _ in range(2))
+            peer.send(None, [*bells.fds, outward.fd, inward.fd])
+        else:
+            *fds, inward_fd, outward_fd = peer.receive()[1]
+            bells = Bells(fds)
+            outward, inward = (Segment(fd, RingWriter.size_bytes(), "shm") for fd in (outward_fd, inward_fd))
+        own, other = (NEAR, FAR) if near else (FAR, NEAR)
+        self.bell, other_bell = bells.bells[own], bells.bells[other]
+        self.writer = RingWriter(outward.fd, self.bell, epoch=EPOCH)
+        self.writer.admit(other_bell)
+        peer.send()
+        peer.receive()  # the other writer is open
+        self.reader = RingReader(inward.fd, 0, 0, other_bell, EPOCH)
+
+
+class RingEndpoint(Endpoint):
+    """A ring each way. The loops are what a thread with nothing else to do would write."""
+
+    def __init__(self, peer: Peer, near: bool) -> None:
+        ends = RingEnds(peer, near)
+        self.bell, self.writer, self.reader = ends.bell, ends.writer, ends.reader
+
+    def ping(self, size_bytes: int, count: int) -> dict[str, float]:
+        """Both sides poll and never sleep."""
+        try_send, flush, poll, now = self.writer.try_send, self.writer.flush, self.reader.poll, time.perf_counter
+        payload = bytes(size_bytes)
+        laps = [0.0] * count
+        for i in range(-(count // 10), count):
+            start = now()
+            try_send(payload, 1)
+            flush()
+            while not poll():
+                pass
+            laps[i] = now() - start
+        return summarise(laps, 2)
+
+    def echo(self, size_bytes: int, count: int) -> None:
+        """The other side of `ping`."""
+        try_send, flush, poll = self.writer.try_send, self.writer.flush, self.reader.poll
+        payload = bytes(size_bytes)
+        for _ in range(count + count // 10):
+            while not poll():
+                pass
+            try_send(payload, 1)
+            flush()
+
+    def ping_asleep(self, size_bytes: int, count: int) -> dict[str, float]:
+        """Both sides go to sleep at once when there is nothing to read."""
+        try_send, flush, poll, wait = self.writer.try_send, self.writer.flush, self.reader.poll, self.bell.wait
+        payload, sources, now = bytes(size_bytes), (self.reader,), time.perf_counter
+        laps = [0.0] * count
+        for i in range(-(count // 10), count):
+            start = now()
+            try_send(payload, 1)
+            flush()
+            wait(sources, (), (), None, 0.0)
+            while not poll():
+                wait(sources, (), (), None, 0.0)
+            laps[i] = now() - start
+        return summarise(laps, 2)
+
+    def echo_asleep(self, size_bytes: int, count: int) -> None:
+        """The other side of `ping_asleep`."""
+        try_send, flush, poll, wait = self.writer.try_send, self.writer.flush, self.reader.poll, self.bell.wait
+        payload, sources = bytes(size_bytes), (self.reader,)
+        for _ in range(count + count // 10):
+            wait(sources, (), (), None, 0.0)
+            while not poll():
+                wait(sources, (), (), None, 0.0)
+            try_send(payload, 1)
+            flush()
+
+    def stream(self, size_bytes: int, count: int, batch: int) -> float:
+        """A flush for every ``batch`` messages."""
+        try_send, flush, wait, payload = self.writer.try_send, self.writer.flush, self.bell.wait, bytes(size_bytes)
+        full = (self.writer,)
+        start = time.perf_counter()
+        for _ in range(count // batch):
+            for _ in range(batch):
+                while not try_send(payload, 1):
+                    wait((), full, (), None, SPIN_S)
+            flush()
+        self._take(1)
+        return time.perf_counter() - start
+
+    def drain(self, count: int) -> None:
+        """Every message is copied out."""
+        self._take(count)
+        assert self.writer.try_send(b"done", 1)
+        self.writer.flush()
+
+    def _take(self, count: int) -> None:
+        poll, wait, sources = self.reader.poll, self.bell.wait, (self.reader,)
+        while count > 0:
+            messages = poll()
+            count -= len(messages)
+            if not messages:
+                wait(sources, (), (), None, SPIN_S)
+
+
+class RingFanOut(FanOutEndpoint):
+    """One ring, many readers, each with a bell of its own as if it were a process of its own."""
+
+    def __init__(self, peer: Peer, near: bool) -> None:
+        self.peer = peer
+        self._near = near
+
+    def open(self, readers: int, size_bytes: int) -> None:
+        """Bell 0 is the writer's."""
+        if self._near:
+            bells = Bells.create(readers + 1)
+            with_segment = create_segment(RingWriter.size_bytes())
+            self.writer = RingWriter(with_segment.fd, bells.bells[0], epoch=EPOCH)
+            for bell in bells.bells[1:]:
+                self.writer.admit(bell)
+            self.peer.send(None, [*bells.fds, with_segment.fd])
+            self.peer.receive()
+        else:
+            *fds, segment_fd = self.peer.receive()[1]
+            bells = Bells(fds)
+            self.readers = [RingReader(segment_fd, slot, 0, bells.bells[0], EPOCH) for slot in range(readers)]
+            self.peer.send()
+
+    def broadcast(self, size_bytes: int, batches: int, per_batch: int) -> dict[str, float]:
+        """One flush a batch."""
+        return self._broadcast(size_bytes, batches, per_batch, per_batch)
+
+    def broadcast_each(self, size_bytes: int, batches: int, per_batch: int) -> dict[str, float]:
+        """One flush a message."""
+        return self._broadcast(size_bytes, batches, per_batch, 1)
+
+    def _broadcast(self, size_bytes: int, batches: int, per_batch: int, per_flush: int) -> dict[str, float]:
+        try_send, flush, now, payload = self.writer.try_send, self.writer.flush, time.perf_counter, bytes(size_bytes)
+        mask = self.writer.readers
+        laps = [0.0] * batches
+        for i in range(batches):
+            start = now()
+            for _ in range(per_batch // per_flush):
+                for _ in range(per_flush):
+                    try_send(payload, mask)
+                flush()
+            laps[i] = now() - start
+            self.peer.spin_for()
+        return summarise(laps, per_batch)
+
+    def pollers(self) -> list[Callable[[], int]]:
+        """Each takes what there is."""
+
+        def poller(reader: RingReader) -> Callable[[], int]:
+            return lambda: len(reader.poll())
+
+        return [poller(reader) for reader in self.readers]
+
+    def count_wakes(self, readers: int, messages: int) -> list[int]:
+        """For 0, 1, ... sleeping readers: eventfd writes for that many messages, as the eventfds counted them."""
+        bells = Bells.create(readers + 1)
+        segment = create_segment(RingWriter.size_bytes())
+        writer = RingWriter(segment.fd, bells.bells[0], epoch=EPOCH)
+        ends = [
+            RingReader(segment.fd, writer.admit(bell), 0, bells.bells[0], EPOCH) for bell in bells.bells[1:]
+        ]
+        writes = []
+        for asleep in range(readers + 1):
+            for bell, reader in zip(bells.bells[1 : asleep + 1], ends, strict=False):
+                assert bell.arm([reader])
+            for _ in range(messages):
+                assert writer.try_send(b"wake", writer.readers)
+                writer.flush()
+            writes.append(sum(os.eventfd_read(fd) for fd in bells.fds[2 : asleep + 2]))
+            for bell, reader in zip(bells.bells[1:], ends, strict=True):
+                bell.disarm()
+                reader.poll()
+        return writes
