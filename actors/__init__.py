@@ -18,11 +18,12 @@ from .errors import (
     RemoteError,
     StartFailed,
 )
-from .events import Died, Event, GaveUp, Ready, Restarting, Stopped
+from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
 from .group import Err, Group, Ok
 from .retry import retry
 from .spec import Restart, Spec, Where, here, process, spec
 from .statistics import NodeStatistics
+from .supervisor import Supervisor
 from .system import System
 
 __all__ = [
@@ -51,8 +52,10 @@ __all__ = [
     "Restart",
     "Restarting",
     "Spec",
+    "Stalled",
     "StartFailed",
     "Stopped",
+    "Supervisor",
     "System",
     "Watch",
     "Where",

@@ -166,6 +166,8 @@ def stream(*, window: int = 64, batch: int = 8) -> StreamDecorator:
 
 class _ActorBase:
     mailbox: ClassVar[Mailbox] = Mailbox()
+    # Busy in one handler for longer (seconds), the actor is reported as stalled, in a process of its own. None: never.
+    stall_after_s: ClassVar[float | None] = None
 
     @classmethod
     def handlers(cls) -> dict[str, Descriptor]:

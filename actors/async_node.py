@@ -13,6 +13,7 @@ from ringcast.channels import Board, Doorbell, Outbox
 from .errors import NotInSystem
 from .node import Node
 from .peer import Peer
+from .route import Route
 
 
 class AsyncNode(Node):
@@ -81,6 +82,27 @@ class AsyncNode(Node):
         while peer.link.pending and not peer.link.closed:
             self._wrote.clear()
             await self._wrote.wait()
+
+    def watch_for_stall(self, route: Route) -> None:
+        """Look again after the time that its handlers may take. No timer runs once the actor is found idle."""
+        if route.stall_timer is None:
+            progress, _ = self.board.progress(route.slot)
+            self._look_for_stall_later(route, progress)
+
+    def _look_for_stall_later(self, route: Route, progress: int) -> None:
+        assert route.stall_after_s is not None
+        route.stall_timer = self.loop.call_later(route.stall_after_s, self._look_for_stall, route, progress)
+
+    def _look_for_stall(self, route: Route, progress_then: int) -> None:
+        route.stall_timer = None
+        if not self._running or self.routes.get(route.actor_id) is not route:
+            return
+        progress, handler = self.board.progress(route.slot)
+        if handler == 0:
+            return
+        if progress == progress_then:
+            self.suspect(route.actor_id, progress)
+        self._look_for_stall_later(route, progress)
 
     def _on_writable(self, peer: Peer) -> None:
         peer.link.pump()

@@ -14,6 +14,7 @@ from .errors import ActorError
 from .loops import send_all
 from .node import Node
 from .peer import Peer
+from .route import Route
 
 
 class BlockingNode(Node):
@@ -31,6 +32,9 @@ class BlockingNode(Node):
 
     def schedule_flush(self) -> None:
         """Nothing to do: `step` flushes after each batch and each handler."""
+
+    def watch_for_stall(self, route: Route) -> None:
+        """Not here: there is no loop for a timer, and this actor does not wait for what it casts."""
 
     def watch_link(self, peer: Peer) -> None:
         self._watched[peer.link.fileno()] = peer

@@ -272,5 +272,7 @@ class Calls:
                 call_id = futures[number]._call_id
                 outgoing = Outgoing(len(payload), payload, None, call_id)
                 self._pending[call_id] = Pending(futures[number], route, outgoing)
+            if route.stall_after_s is not None:
+                node.watch_for_stall(route)
         node.send_to_slots([route.slot for route in routes], payload)
         return True

@@ -26,6 +26,7 @@ def main() -> None:
     import signal
 
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)  # launch.DUMP_SIGNAL
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the app; it stops us in order
 
     from .child_process import run_child

@@ -50,8 +50,11 @@ class ChildControl(_Base):
         """Whether the handler that runs should end: never true for async ones, which get an exception."""
         return False
 
-    def report_phase(self, phase: str) -> None:
-        self.to_root(FrameKind.PHASE, phase)
+    def report_phase(self, phase: str, stall_after_s: float | None) -> None:
+        self.to_root(FrameKind.PHASE, (phase, stall_after_s))
+
+    def suspect(self, actor_id: int, progress: int) -> None:
+        self.to_root(FrameKind.SUSPECT, (actor_id, progress))
 
     def watch(self, ref: Ref) -> Watch:
         self._last_watch += 1
@@ -74,9 +77,9 @@ class ChildControl(_Base):
             ring_fd, bell_fd, link_fd = frame.fds
             self.connect(slot, name, Link(link_fd), bell_fd, ring_fd)
         elif frame.kind == FrameKind.ROUTE:
-            actor_id, name, slot, capacity_bytes, cause = body
+            actor_id, name, slot, capacity_bytes, stall_after_s, cause = body
             if cause is None:
-                self.route_up(actor_id, name, slot, capacity_bytes)
+                self.route_up(actor_id, name, slot, capacity_bytes, stall_after_s)
             else:
                 self.route_down(actor_id, cause)
         elif frame.kind == FrameKind.DIED:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from .runner import ActorRunner
 from .wire import FrameKind
 
 EXIT_FAILED = 1
+log = logging.getLogger("ringcast.actors")
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Place:
     outbox: Outbox
     root_bell_fd: int
     root_ring_fd: int
+    abort_fd: int  # readable when a stop must reach the middle of a handler
 
     def join(self, node: ChildControl) -> None:
         """Connect the node to the root."""
@@ -76,14 +79,15 @@ def _receive_boot(link: Link) -> Place:
             os._exit(ORPHANED)
         wait_readable(link.fileno())
         frames = link.receive()
-    board_fd, bell_fd, ring_fd, root_bell_fd, root_ring_fd = frames[0].fds
+    board_fd, bell_fd, ring_fd, root_bell_fd, root_ring_fd, abort_fd = frames[0].fds
     boot: Boot = Codec().decode(frames[0].payload)
     board = Board(board_fd)
+    board.advance(boot.slot, 0)  # the slot may have been another process's
     bell = Doorbell(board, boot.slot, bell_fd)
     outbox = Outbox(RingWriter(ring_fd, bell, epoch=boot.epoch))
     for fd in (board_fd, bell_fd, ring_fd):
         os.close(fd)  # the mappings and the doorbell keep what they need
-    return Place(boot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd)
+    return Place(boot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd, abort_fd)
 
 
 async def _live_async(place: Place, cls: type[Actor]) -> int:
@@ -93,11 +97,11 @@ async def _live_async(place: Place, cls: type[Actor]) -> int:
     node.start()
     place.join(node)
     try:
-        actor = _construct(node, boot, cls)
+        actor, handoff = _construct(node, boot, cls)
         cell = AsyncCell(actor, boot.actor_id, boot.name, lambda n: place.board.advance(boot.slot, n))
         node.route_up(boot.actor_id, boot.name, boot.slot, cell.capacity_bytes)
         runner = ActorRunner(node, cell, actor)
-        start = asyncio.ensure_future(runner.start(_context(node, boot)))
+        start = asyncio.ensure_future(runner.start(_context(node, boot), handoff))
         await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
             start.cancel()  # stopped while it starts
@@ -129,10 +133,12 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     node = BlockingChildNode(slot=boot.slot, name=boot.name, board=place.board, bell=place.bell, outbox=place.outbox)
     place.join(node)
     try:
-        actor = _construct(node, boot, cls)
+        actor, handoff = _construct(node, boot, cls)
         cell = BlockingCell(actor, boot.actor_id, boot.name, lambda n: place.board.advance(boot.slot, n))
         node.cells[boot.actor_id] = cell
-        actor.on_start(_context(node, boot), None)
+        actor.on_start(_context(node, boot), handoff)
+        if cls.on_abort is not BlockingActor.on_abort:
+            _start_side_thread(actor, place)
     except BaseException as error:
         node.to_root(FrameKind.START_FAILED, _trace(error))
         return EXIT_FAILED
@@ -156,9 +162,25 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     return 0
 
 
-def _construct(node: ChildControl, boot: Boot, cls: type[Any]) -> Any:
-    args, kwargs = node.codec.decode(boot.arguments)
-    return cls(*args, **kwargs)
+def _construct(node: ChildControl, boot: Boot, cls: type[Any]) -> tuple[Any, object]:
+    """The actor, and its predecessor's hand-off."""
+    args, kwargs, handoff = node.codec.decode(boot.arguments)
+    return cls(*args, **kwargs), handoff
+
+
+def _start_side_thread(actor: BlockingActor, place: Place) -> None:
+    """Run ``on_abort`` beside a handler that is in the way of a stop."""
+
+    def wait() -> None:
+        os.eventfd_read(place.abort_fd)
+        _, number = place.board.progress(place.boot.slot)
+        if number:
+            try:
+                actor.on_abort()
+            except BaseException:
+                log.exception("on_abort of %r failed", place.boot.name)
+
+    threading.Thread(target=wait, name="on_abort", daemon=True).start()
 
 
 def _context(node: ChildControl, boot: Boot) -> Context:
@@ -169,7 +191,7 @@ def _report_stopped(node: ChildControl, handoff: object) -> None:
     try:
         node.to_root(FrameKind.STOPPED, handoff)
     except EncodeError as error:
-        logging.getLogger("ringcast.actors").error("the hand-off of %r is lost: %s", node.name, error)
+        log.error("the hand-off of %r is lost: %s", node.name, error)
         node.to_root(FrameKind.STOPPED, None)
 
 

@@ -48,8 +48,8 @@ class Watch(AsyncIterator[Event]):
 class ContextOwner(Protocol):
     """What a context needs of the place that hosts the actor."""
 
-    def report_phase(self, phase: str) -> None:
-        """Tell the supervisor what the actor is doing now."""
+    def report_phase(self, phase: str, stall_after_s: float | None) -> None:
+        """Tell the supervisor what the actor is doing now, and how long that may take."""
 
     def watch(self, ref: Ref) -> Watch:
         """Subscribe to an actor's events."""
@@ -75,11 +75,12 @@ class Context:
     def phase(self, name: str, stall_after: float | None = None) -> None:
         """Name what the actor is doing: told in `ActorDied` and shown while it starts.
 
-        ``stall_after`` (seconds) is how long the phase may take before it counts as stalled.
+        ``stall_after`` (seconds) is how long the phase may take, in a process of its own, before the actor counts as
+        stalled (see `Restart.on_stall`); a new phase, and READY, end it.
         """
         if stall_after is not None and stall_after <= 0:
             raise ValueError(f"stall_after of phase {name!r} is {stall_after}: it must be positive seconds")
-        self._owner.report_phase(name)
+        self._owner.report_phase(name, stall_after)
 
     def cancelled(self) -> bool:
         """For long handlers of a BlockingActor: the caller has given up, its deadline has passed, or a stop waits."""

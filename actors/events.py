@@ -43,10 +43,23 @@ class GaveUp:
     cause: Cause
 
 
+@message(24)
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The actor has been busy in one handler for longer than it declares (``stall_after_s``). It is not dead.
+
+    ``stacks`` are its threads' stacks, or why there are none. What follows is its policy's decision.
+    """
+
+    incarnation: int
+    where: str  # "handler 'step'", "phase 'load weights'"
+    stacks: str
+
+
 @message(21)
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """It was stopped on purpose. The last event."""
 
 
-Event = Ready | Died | Restarting | GaveUp | Stopped
+Event = Ready | Died | Restarting | Stalled | GaveUp | Stopped

@@ -26,14 +26,14 @@ class Host(Protocol):
 
     slot: int  # of the process that it lives in
 
-    async def start(self) -> int:
+    async def start(self, handoff: object) -> int:
         """Start the actor and wait until it is READY; its mailbox's bound in bytes. `StartFailed` otherwise.
 
         There is no time limit: a slow start is fine as long as the process lives. Cancelling ends it.
         """
 
-    async def stop(self, reason: str, timeout_s: float) -> None:
-        """Stop in order; what has not ended after ``timeout_s`` seconds is killed. Returns when it is gone."""
+    async def stop(self, reason: str, timeout_s: float) -> object:
+        """Stop in order; what has not ended after ``timeout_s`` seconds is killed. Its hand-off, when it is gone."""
 
 
 # Tells the supervisor that an incarnation ended: (cause, whether it ended by itself with exit code 0).

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 STDERR_TAIL_LINES = 20
+DUMP_SIGNAL = signal.SIGUSR2  # a child's faulthandler writes all stacks
+DUMP_WAIT_S = 0.2
 
 
 class ChildProcess:
@@ -29,6 +31,7 @@ class ChildProcess:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._partial = b""
+        self._dump: list[str] | None = None  # lines written since stacks were asked for
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "ringcast.actors.child", str(link_fd), str(os.getpid())],
             stdin=subprocess.DEVNULL,
@@ -60,6 +63,28 @@ class ChildProcess:
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
+
+    def dump_stacks(self, report: Callable[[str], None]) -> None:
+        """Make the interpreter write its threads' stacks (faulthandler), and report them as soon as they are there.
+
+        It works while a handler holds the interpreter; a process that is stopped or deep in the kernel writes none.
+        """
+        self._dump = []
+        self.signal(DUMP_SIGNAL)
+        self._loop.call_later(DUMP_WAIT_S, self._report_dump, report)
+
+    def _report_dump(self, report: Callable[[str], None]) -> None:
+        lines, self._dump = self._dump or [], None
+        report("\n".join(lines) or f"no stacks: {self._describe_state()}")
+
+    def _describe_state(self) -> str:
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                letter = file.read().rpartition(")")[2].split()[0]
+        except OSError:
+            return "the process is gone"
+        words = {"T": "stopped by a signal", "D": "waiting in the kernel", "Z": "dead and not yet reaped"}
+        return f"the process is {words.get(letter, f'in state {letter}')}"
 
     def describe_exit(self) -> str:
         """How it ended, in words."""
@@ -106,5 +131,7 @@ class ChildProcess:
     def _show(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip()
         self.tail.append(text)
+        if self._dump is not None:
+            self._dump.append(text)
         with contextlib.suppress(OSError, ValueError):  # the host may have closed its stderr
             sys.stderr.write(f"[{self.name}] {text}\n")

@@ -1,6 +1,6 @@
 """Incarnations in the app's own process: an Actor as tasks on the loop, a BlockingActor on a thread.
 
-Made by `supervisor`. Their crash is an exception of ``run``; nothing they raise reaches the app's loop.
+Made by `record`. Their crash is an exception of ``run``; nothing they raise reaches the app's loop.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .async_cell import AsyncCell
 from .blocking_cell import ThreadCell
 from .boot import ROOT_SLOT
 from .context import Context, Watch
+from .directory import Directory
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .ref import Ref
@@ -23,22 +24,21 @@ from .runner import ActorRunner
 
 if TYPE_CHECKING:
     from .root_node import RootNode
-    from .supervisor import Supervisor
 
 
 class LocalOwner:
     """The context's owner for actors here."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
         self.phase = "start"
         self.cell: ThreadCell | None = None
 
-    def report_phase(self, phase: str) -> None:
+    def report_phase(self, phase: str, stall_after_s: float | None) -> None:
         self.phase = phase
 
     def watch(self, ref: Ref) -> Watch:
-        return self._supervisor.watch(ref)
+        return self._directory.watch(ref)
 
     def cancelled(self) -> bool:
         return self.cell is not None and self.cell.cancelled()
@@ -50,17 +50,17 @@ class TaskHost:
     slot = ROOT_SLOT
 
     def __init__(
-        self, root: RootNode, supervisor: Supervisor, child: Child, incarnation: int, on_exit: ExitCallback
+        self, root: RootNode, directory: Directory, child: Child, incarnation: int, on_exit: ExitCallback
     ) -> None:
         self.child = child
         self._root = root
-        self._owner = LocalOwner(supervisor)
+        self._owner = LocalOwner(directory)
         self._incarnation = incarnation
         self._on_exit = on_exit
         self._runner: ActorRunner | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    async def start(self) -> int:
+    async def start(self, handoff: object) -> int:
         child = self.child
         ref = Ref(child.actor_id, child.name, self._root)
         try:
@@ -68,7 +68,7 @@ class TaskHost:
             assert isinstance(actor, Actor)
             cell = AsyncCell(actor, child.actor_id, child.name, lambda _: None)
             self._runner = ActorRunner(self._root, cell, actor)
-            await self._runner.start(Context(self._owner, ref, child.name, self._incarnation))
+            await self._runner.start(Context(self._owner, ref, child.name, self._incarnation), handoff)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -82,11 +82,12 @@ class TaskHost:
         trace = "".join(traceback.format_exception(error))
         self._on_exit(Cause(f"{type(error).__name__}: {error}", traceback=trace), False)
 
-    async def stop(self, reason: str, timeout_s: float) -> None:
+    async def stop(self, reason: str, timeout_s: float) -> object:
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._runner is not None:
-            await asyncio.wait_for(self._runner.stop(reason), timeout_s)
+        if self._runner is None:
+            return None
+        return await asyncio.wait_for(self._runner.stop(reason), timeout_s)
 
 
 class ThreadHost:
@@ -94,19 +95,21 @@ class ThreadHost:
 
     slot = ROOT_SLOT
 
-    def __init__(self, root: RootNode, supervisor: Supervisor, child: Child, incarnation: int) -> None:
+    def __init__(self, root: RootNode, directory: Directory, child: Child, incarnation: int) -> None:
         self.child = child
         self._root = root
         self._loop = asyncio.get_running_loop()
-        self._owner = LocalOwner(supervisor)
+        self._owner = LocalOwner(directory)
         self._incarnation = incarnation
         self._cell: ThreadCell | None = None
         self._stop_reason = ""
+        self._handoff: object = None
         self._started: Future[ThreadCell] = Future()
-        self._ended: Future[None] = Future()
+        self._ended: Future[object] = Future()
         self._thread = threading.Thread(target=self._live, name=child.name, daemon=True)
 
-    async def start(self) -> int:
+    async def start(self, handoff: object) -> int:
+        self._handoff = handoff
         self._thread.start()
         try:
             self._cell = await asyncio.wrap_future(self._started)
@@ -117,14 +120,14 @@ class ThreadHost:
         self._root.cells[self.child.actor_id] = self._cell
         return self._cell.capacity_bytes
 
-    async def stop(self, reason: str, timeout_s: float) -> None:
+    async def stop(self, reason: str, timeout_s: float) -> object:
         self._stop_reason = reason
         if self._cell is None:
-            return
+            return None
         self._root.cells.pop(self.child.actor_id, None)
         self._cell.stop()
         try:
-            await asyncio.wait_for(asyncio.wrap_future(self._ended), timeout_s)
+            return await asyncio.wait_for(asyncio.wrap_future(self._ended), timeout_s)
         except TimeoutError:
             raise ActorError(
                 f"thread of actor {self.child.name!r} did not end within {timeout_s} s: a thread cannot be killed; "
@@ -140,18 +143,18 @@ class ThreadHost:
             assert isinstance(actor, BlockingActor)
             ref = Ref(child.actor_id, child.name, self._root)
             cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, lambda _: None, self._loop)
-            actor.on_start(Context(self._owner, ref, child.name, self._incarnation), None)
+            actor.on_start(Context(self._owner, ref, child.name, self._incarnation), self._handoff)
         except BaseException as error:  # SystemExit ends the actor's start, not the app
             self._started.set_exception(error)
             return
         self._started.set_result(cell)
         cell.serve()
         try:
-            actor.on_stop(self._stop_reason)
+            handoff = actor.on_stop(self._stop_reason)
         except BaseException as error:
             self._ended.set_exception(error)
         else:
-            self._ended.set_result(None)
+            self._ended.set_result(handoff)
 
 
 def _start_failed(name: str, phase: str, error: BaseException) -> StartFailed:

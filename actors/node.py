@@ -106,6 +106,14 @@ class Node(ABC):
         """Why the actor is down, if this node already knows that it is."""
 
     @abstractmethod
+    def watch_for_stall(self, route: Route) -> None:
+        """A message is on its way to an actor that declares how long its handlers may take."""
+
+    @abstractmethod
+    def suspect(self, actor_id: int, progress: int) -> None:
+        """An actor looks stalled: the board has shown the same progress for as long as it declares."""
+
+    @abstractmethod
     def on_frame(self, peer: Peer, frame: Frame) -> None:
         """A control frame that is no business of the node itself."""
 
@@ -148,6 +156,8 @@ class Node(ABC):
         route.outstanding_bytes += outgoing.size_bytes
         if outgoing.payload is not None:
             self.send(self.peers[route.slot], outgoing.payload)
+            if route.stall_after_s is not None:
+                self.watch_for_stall(route)
         else:
             assert outgoing.local is not None
             kind, method, args, kwargs, context = outgoing.local
@@ -199,7 +209,9 @@ class Node(ABC):
 
     # Routes and peers.
 
-    def route_up(self, actor_id: int, name: str, slot: int, capacity_bytes: int) -> None:
+    def route_up(
+        self, actor_id: int, name: str, slot: int, capacity_bytes: int, stall_after_s: float | None = None
+    ) -> None:
         """The actor lives in that process; what waited for it leaves."""
         route = self.routes.get(actor_id)
         if route is None:
@@ -207,6 +219,7 @@ class Node(ABC):
         route.state = RouteState.UP
         route.slot = slot
         route.capacity_bytes = capacity_bytes
+        route.stall_after_s = stall_after_s
         self.pump(route)
 
     def route_down(self, actor_id: int, cause: Cause) -> None:

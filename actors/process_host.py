@@ -1,6 +1,6 @@
 """An incarnation in a process of its own: segment, doorbell, link, launch, boot frame, READY, death.
 
-Made by `supervisor` for the root's node. The root keeps the fds of the child's ring and doorbell, so that it can
+Made by `record` for the root's node. The root keeps the fds of the child's ring and doorbell, so that it can
 introduce the child to others.
 """
 
@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
@@ -50,12 +51,17 @@ class ProcessHost:
         self._phase = "start"
         self._traceback = ""
         self._stopping = False
-        self.handoff: object = None
+        self._kill_reason = ""
+        self._phase_timer: asyncio.TimerHandle | None = None
+        self._abort_fd = -1
+        self._handoff: object = None
+        # Told what the actor is stalled in, when a declared phase takes longer than it may.
+        self.on_phase_stalled: Callable[[str], None] | None = None
         self._statistics: list[asyncio.Future[NodeStatistics]] = []
 
-    async def start(self) -> int:
+    async def start(self, handoff: object) -> int:
         try:
-            self._launch()
+            self._launch(handoff)
         except BaseException:
             self._release()
             raise
@@ -67,12 +73,13 @@ class ProcessHost:
                 await self._end_within(1.0)
             raise
 
-    def _launch(self) -> None:
+    def _launch(self, handoff: object) -> None:
         root, child = self._root, self.child
         class_name, class_bytes = class_for_travel(child.spec.cls)
-        arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs)))
+        arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs), handoff))
         self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
         self._bell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
         ours, theirs = Link.pair()
         try:
             self._process = ChildProcess(child.name, theirs.fileno(), self._env, self._exited)
@@ -94,7 +101,7 @@ class ProcessHost:
             sys_path=[os.path.abspath(p) for p in sys.path],
             log_level=logging.getLogger("ringcast").getEffectiveLevel(),
         )
-        fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd)
+        fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd)
         ours.send(FrameKind.BOOT, 0, root.codec.encode(boot), fds)
         root.hosts[self.slot] = self
         root.connect(self.slot, child.name, ours, os.dup(self._bell_fd), os.dup(self._ring.fd))
@@ -108,20 +115,25 @@ class ProcessHost:
         """A control frame from the child."""
         body: Any = self._root.codec.decode(frame.payload)
         if frame.kind == FrameKind.READY:
-            self._phase = ""
+            self._enter_phase("", None)
             if not self._ready.done():
                 self._ready.set_result(body)
         elif frame.kind in (FrameKind.START_FAILED, FrameKind.CRASHED):
             self._traceback = body
         elif frame.kind == FrameKind.PHASE:
-            self._phase = body
+            self._enter_phase(*body)
         elif frame.kind == FrameKind.STOPPED:
-            self.handoff = body
+            self._handoff = body
         elif frame.kind == FrameKind.STATISTICS:
             for future in self._statistics:
                 if not future.done():
                     future.set_result(body)
             self._statistics.clear()
+
+    @property
+    def is_ready(self) -> bool:
+        """It is up and not yet being stopped."""
+        return self._ready.done() and not self._ready.cancelled() and not self._stopping
 
     @property
     def pid(self) -> int:
@@ -135,13 +147,43 @@ class ProcessHost:
         self._root.send_frame(self._root.peers[self.slot], FrameKind.ASK_STATISTICS)
         return await future
 
-    async def stop(self, reason: str, timeout_s: float) -> None:
+    async def stop(self, reason: str, timeout_s: float) -> object:
         self._stopping = True
         peer = self._root.peers.get(self.slot)
         if peer is not None and not self._gone.is_set():
             self._root.send_frame(peer, FrameKind.STOP, reason)
-            self._phase = "stop"
+            self._enter_phase("stop", None)
+            os.eventfd_write(self._abort_fd, 1)  # reaches a blocking actor in the middle of a handler
         await self._end_within(timeout_s)
+        return self._handoff
+
+    def kill(self, reason: str) -> None:
+        """End it at once; ``reason`` becomes part of its cause of death."""
+        assert self._process is not None
+        self._kill_reason = reason
+        self._process.signal(signal.SIGKILL)
+
+    def busy_since(self, progress: int) -> str | None:
+        """The handler that has been running since the board showed that progress; None if it has ended."""
+        count, number = self._root.board.progress(self.slot)
+        return self._handler_name(number) if count == progress and number else None
+
+    def dump_stacks(self, report: Callable[[str], None]) -> None:
+        """Have the stacks of its threads written, even while it holds the interpreter; told a moment later."""
+        assert self._process is not None
+        self._process.dump_stacks(report)
+
+    def _handler_name(self, number: int) -> str:
+        names = list(self.child.spec.cls.handlers())
+        return names[number - 1] if 0 < number <= len(names) else ""
+
+    def _enter_phase(self, phase: str, stall_after_s: float | None) -> None:
+        self._phase = phase
+        if self._phase_timer is not None:
+            self._phase_timer.cancel()
+            self._phase_timer = None
+        if stall_after_s is not None and self.on_phase_stalled is not None:
+            self._phase_timer = self._loop.call_later(stall_after_s, self.on_phase_stalled, phase)
 
     async def _end_within(self, timeout_s: float) -> None:
         """Wait for the process's end; then SIGTERM, then SIGKILL."""
@@ -160,15 +202,18 @@ class ProcessHost:
         if peer is not None:
             root.read_link(peer)  # its last words
         _, number = root.board.progress(self.slot)  # of the handler that ran, 0 for none
-        names = list(self.child.spec.cls.handlers())
+        summary = process.describe_exit()
+        if self._kill_reason:
+            summary = f"{self._kill_reason} ({summary})"
         cause = Cause(
-            summary=process.describe_exit(),
+            summary=summary,
             exit_code=process.exit_code,
             last_phase=self._phase,
-            last_handler=names[number - 1] if 0 < number <= len(names) else "",
+            last_handler=self._handler_name(number),
             traceback=self._traceback,
             stderr_tail="" if self._traceback else "\n".join(process.tail),
         )
+        self._enter_phase("", None)
         root.process_died(self.slot, cause)
         self._release()
         self._gone.set()
@@ -186,6 +231,7 @@ class ProcessHost:
         self._root.give_slot(self.slot)
         if self._ring is not None:
             self._ring.close()
-        if self._bell_fd >= 0:
-            os.close(self._bell_fd)
-            self._bell_fd = -1
+        for fd in (self._bell_fd, self._abort_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._bell_fd = self._abort_fd = -1

@@ -1,17 +1,18 @@
 """The node of the system's first process: owns the board, gives out slots, introduces processes to each other.
 
-What it does not know about actors (where they are, why they are down) it asks its `Directory`, the supervisor.
+What it does not know about actors (where they are, why they are down) it asks the `Directory`.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ringcast.channels import Board, Doorbell, Frame, Link, Outbox, RingWriter, create_segment
 
 from .async_node import AsyncNode
 from .boot import ROOT_SLOT
+from .directory import Directory
 from .errors import ActorError, Cause
 from .events import Event
 from .peer import Peer
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from .process_host import ProcessHost
 
 MAX_PROCESSES = 64
-
-
-class Directory(Protocol):
-    """Who knows every actor of the system."""
-
-    def locate(self, actor_id: int) -> tuple[str, int, int] | Cause:
-        """(name, slot, mailbox bound) of an actor that is up, or why it is down."""
-
-    def subscribe(self, actor_id: int, tell: Callable[[Event], None]) -> Callable[[], None]:
-        """Tell the actor's present state and every later event, until the returned function is called."""
 
 
 class RootNode(AsyncNode):
@@ -90,7 +81,7 @@ class RootNode(AsyncNode):
         if isinstance(place, Cause):
             self.route_down(route.actor_id, place)
         else:
-            self.route_up(route.actor_id, *place)
+            self.route_up(route.actor_id, place.name, place.slot, place.capacity_bytes, place.stall_after_s)
 
     def known_cause(self, actor_id: int) -> Cause | None:
         if actor_id in self.routes:
@@ -101,10 +92,15 @@ class RootNode(AsyncNode):
     def on_frame(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == FrameKind.RESOLVE:
             self._answer_resolve(peer, self.codec.decode(frame.payload))
+        elif frame.kind == FrameKind.SUSPECT:
+            self.suspect(*self.codec.decode(frame.payload))
         elif frame.kind == FrameKind.WATCH:
             self._answer_watch(peer, *self.codec.decode(frame.payload))
         else:
             self.hosts[peer.slot].on_frame(peer, frame)
+
+    def suspect(self, actor_id: int, progress: int) -> None:
+        self._directory.suspect(actor_id, progress)
 
     def on_link_closed(self, peer: Peer) -> None:
         """Not a proof of death: the pidfd will tell."""
@@ -112,12 +108,12 @@ class RootNode(AsyncNode):
     def _answer_resolve(self, peer: Peer, actor_id: int) -> None:
         place = self._directory.locate(actor_id)
         if isinstance(place, Cause):
-            self.send_frame(peer, FrameKind.ROUTE, (actor_id, "", -1, 0, place))
+            self.send_frame(peer, FrameKind.ROUTE, (actor_id, "", -1, 0, None, place))
             return
-        name, slot, capacity_bytes = place
-        if slot not in (ROOT_SLOT, peer.slot):
-            self._introduce(peer.slot, slot)
-        self.send_frame(peer, FrameKind.ROUTE, (actor_id, name, slot, capacity_bytes, None))
+        if place.slot not in (ROOT_SLOT, peer.slot):
+            self._introduce(peer.slot, place.slot)
+        way = (actor_id, place.name, place.slot, place.capacity_bytes, place.stall_after_s, None)
+        self.send_frame(peer, FrameKind.ROUTE, way)
 
     def _introduce(self, one: int, other: int) -> None:
         pair = (min(one, other), max(one, other))

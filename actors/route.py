@@ -45,6 +45,8 @@ class Route:
     slot: int = -1
     capacity_bytes: int = 0
     outstanding_bytes: int = 0
+    stall_after_s: float | None = None
+    stall_timer: asyncio.TimerHandle | None = None
     waiting: deque[Outgoing] = field(default_factory=deque)
 
     def allows(self, size_bytes: int) -> bool:

@@ -24,11 +24,11 @@ class ActorRunner:
         self._serve: asyncio.Task[None] | None = None
         self._run: asyncio.Task[None] | None = None
 
-    async def start(self, ctx: Context) -> None:
+    async def start(self, ctx: Context, handoff: object) -> None:
         """Run ``on_start``, then begin to serve. Exceptions of user code come out."""
         self._node.cells[self._cell.actor_id] = self._cell
         try:
-            await self._actor.on_start(ctx, None)
+            await self._actor.on_start(ctx, handoff)
         except BaseException:
             self._forget("the actor did not start")
             raise

@@ -52,7 +52,8 @@ class Restart:
 
     ``permanent`` always; ``transient`` unless it ended by itself with exit code 0; ``temporary`` never. More than
     ``max_restarts`` within ``within_s`` seconds and the supervisor gives up. The delay doubles from ``backoff_s`` to
-    ``max_backoff_s``, with up to 20 % jitter, and starts over after a period without deaths.
+    ``max_backoff_s``, with up to 20 % jitter, and starts over after a period without deaths. ``on_stall``: what is
+    done about an actor that is stalled (see `Actor.stall_after_s`) beyond telling its watchers.
     """
 
     kind: Literal["permanent", "transient", "temporary"] = "temporary"
@@ -60,10 +61,13 @@ class Restart:
     within_s: float = 60.0
     backoff_s: float = 0.05
     max_backoff_s: float = 5.0
+    on_stall: Literal["report", "kill"] = "report"
 
     def __post_init__(self) -> None:
         if self.kind not in ("permanent", "transient", "temporary"):
             raise ValueError(f"Restart.kind is {self.kind!r}: use 'permanent', 'transient' or 'temporary'")
+        if self.on_stall not in ("report", "kill"):
+            raise ValueError(f"Restart.on_stall is {self.on_stall!r}: use 'report' or 'kill'")
         for name in ("max_restarts", "within_s", "backoff_s", "max_backoff_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Restart.{name} is {getattr(self, name)}: it cannot be negative")

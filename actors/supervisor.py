@@ -1,6 +1,7 @@
-"""Keeps every actor of a system alive by its policy, and knows where each is. Owned by `System`.
+"""A supervisor: starts its members in order, decides what a death means, stops them in reverse. OTP's model.
 
-One for one: an actor's death concerns that actor. Its record outlives its incarnations; references go through it.
+Members are actors and further supervisors. A supervisor lives in the root's process and is no process of its own, so
+it cannot die by itself; it fails when its members die too often, and then its own supervisor decides.
 """
 
 from __future__ import annotations
@@ -9,254 +10,347 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeVar, cast
 
-from .actor import Actor
-from .context import Watch
+from .actor import Actor, BlockingActor
+from .directory import Directory
 from .errors import ActorError, Cause, StartFailed
-from .events import Died, Event, GaveUp, Ready, Restarting, Stopped
-from .host import Child, Host
-from .local_host import TaskHost, ThreadHost
-from .process_host import ProcessHost
+from .group import Group
+from .host import Child
+from .record import Budget, Record, State
 from .ref import Ref
 from .root_node import RootNode
-from .spec import Restart, Spec, Where, process
+from .spec import Restart, Spec, Where, here, process
 
 log = logging.getLogger("ringcast.actors")
 
-
-class State(Enum):
-    """Where an actor is in its life."""
-
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class Record:
-    """All that is known of one actor."""
-
-    child: Child
-    state: State = State.STARTING
-    incarnation: int = 0
-    host: Host | None = None
-    capacity_bytes: int = 0
-    cause: Cause = field(default_factory=lambda: Cause("it has not started"))
-    deaths: deque[float] = field(default_factory=deque)  # monotonic times within the policy's period
-    last_event: Event | None = None
-    watchers: list[Callable[[Event], None]] = field(default_factory=list)
-    restart: asyncio.Task[None] | None = None
-    early_exit: tuple[Cause, bool] | None = None  # it died between READY and our hearing of that
+A = TypeVar("A", bound=Actor | BlockingActor)
+Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
+RESTART_STOP_TIMEOUT_S = 5.0  # for members that are stopped because another one died
 
 
 class Supervisor:
-    """See the module. `bind` gives it the root's node before the first spawn."""
+    """Made by `System.supervise` or `Supervisor.supervise`; a system has one at its root.
 
-    def __init__(self) -> None:
-        self._records: dict[int, Record] = {}
-        self._root: RootNode | None = None
-        self._last_actor_id = 0
+    When a member dies and its policy wants it back, ``one_for_one`` restarts it alone, ``one_for_all`` all members,
+    ``rest_for_one`` it and those started after it. A member that exhausts its own budget (`Restart`), or more than
+    ``max_restarts`` restarts within ``within_s`` seconds here, and this supervisor fails: it stops what it has, and
+    its own ``restart`` policy says whether its supervisor starts it again. The root's supervisor never fails as a
+    whole: there, only the member is given up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: RootNode,
+        directory: Directory,
+        *,
+        parent: Supervisor | None = None,
+        strategy: Strategy = "one_for_one",
+        max_restarts: int = 5,
+        within_s: float = 60.0,
+        restart: Restart = Restart(),  # noqa: B008 (a frozen value)
+    ) -> None:
+        if strategy not in ("one_for_one", "one_for_all", "rest_for_one"):
+            raise ValueError(f"strategy is {strategy!r}: use 'one_for_one', 'one_for_all' or 'rest_for_one'")
+        self.name = name
+        self.restart = restart
+        self._root = root
+        self._directory = directory
+        self._parent = parent
+        self._strategy = strategy
+        self._budget = Budget(max_restarts, within_s)
+        self._own_budget = Budget(restart.max_restarts, restart.within_s)
+        self._members: list[Record | Supervisor] = []
+        self._repairs: dict[int, asyncio.Task[None]] = {}
+        self._broken: list[Record | Supervisor] = []
+        self._stopped = False
+        self.failure: Cause | None = None
         self._random = random.Random()  # jitter only
 
-    def bind(self, root: RootNode) -> None:
-        self._root = root
+    # Starting.
 
-    @property
-    def root(self) -> RootNode:
-        assert self._root is not None
-        return self._root
+    async def spawn(
+        self,
+        spec: Spec[A],
+        *,
+        name: str | None = None,
+        where: Where = here,
+        restart: Restart = Restart(),  # noqa: B008 (a frozen value)
+    ) -> A:
+        """Start an actor; its reference, typed as the actor, when it is READY.
 
-    # What the node asks.
+        `StartFailed` with its traceback if it does not get there. There is no time limit on a start as long as the
+        process lives; cancelling ends it. ``name`` is unique among the living.
+        """
+        if not isinstance(spec, Spec):
+            raise TypeError(f"spawn needs rt.spec(Class, ...), not {spec!r}")
+        if self._stopped or self.failure is not None:
+            raise ActorError(f"supervisor {self.name!r} has {'stopped' if self._stopped else 'failed'}")
 
-    def locate(self, actor_id: int) -> tuple[str, int, int] | Cause:
-        record = self._records.get(actor_id)
-        if record is None:
-            return Cause(f"there is no actor #{actor_id} in this system")
-        if record.state is not State.READY or record.host is None:
-            return record.cause
-        return record.child.name, record.host.slot, record.capacity_bytes
+        def make(actor_id: int) -> Record:
+            child = Child(actor_id, name or f"{spec.cls.__name__}-{actor_id}", spec, where, restart)
+            return Record(child, self._root, self._directory, self)
 
-    def subscribe(self, actor_id: int, tell: Callable[[Event], None]) -> Callable[[], None]:
-        record = self._records.get(actor_id)
-        if record is None:
-            tell(GaveUp(Cause(f"there is no actor #{actor_id} in this system")))
-            return lambda: None
-        record.watchers.append(tell)
-        if record.last_event is not None:
-            tell(record.last_event)
-        return lambda: record.watchers.remove(tell)
-
-    def watch(self, ref: Ref) -> Watch:
-        """The events of an actor, for a watcher in this process."""
-        watch = Watch()
-        watch.unsubscribe = self.subscribe(ref._actor_id, watch.put)
-        return watch
-
-    # Starting and stopping.
-
-    async def spawn(self, spec: Spec[Any], name: str | None, where: Where, restart: Restart) -> Ref:
-        """Start an actor and wait until it is READY; `StartFailed` if it does not get there."""
-        self._last_actor_id += 1
-        actor_id = self._last_actor_id
-        name = name or f"{spec.cls.__name__}-{actor_id}"
-        if any(r.child.name == name and r.state is not State.STOPPED for r in self._records.values()):
-            raise ActorError(f"there is an actor named {name!r} already: choose another name")
-        record = self._records[actor_id] = Record(Child(actor_id, name, spec, where, restart))
+        record = self._directory.enter(make)
+        self._members.append(record)
         try:
-            await self._start(record)
+            await record.start()
         except BaseException:
-            del self._records[actor_id]  # nobody has a reference yet
+            self._members.remove(record)
+            self._directory.remove(record)  # nobody has a reference yet
             raise
-        return Ref(actor_id, name, self.root)
+        return cast(A, Ref(record.child.actor_id, record.name, self._root))
 
     async def spawn_group(
-        self, specs: Sequence[Spec[Any]], name: str | None, where: Where, restart: Restart
-    ) -> list[Ref]:
-        """Start actors in parallel: all become READY, or the first failure is raised and none is left."""
-        names: list[str | None] = [None if name is None else f"{name}-{rank}" for rank in range(len(specs))]
+        self,
+        specs: Iterable[Spec[A]],
+        *,
+        name: str | None = None,
+        where: Where = process(),  # noqa: B008 (a frozen value)
+        restart: Restart = Restart(),  # noqa: B008
+    ) -> Group[A]:
+        """Start several actors in parallel: all READY, or the first failure is raised and none is left.
+
+        Members are named ``name-0``, ``name-1``, ... in rank order.
+        """
+        listed = list(specs)
+        if not listed or not all(isinstance(spec, Spec) for spec in listed):
+            raise TypeError("spawn_group needs one or more of rt.spec(Class, ...)")
+        names: Sequence[str | None] = [None if name is None else f"{name}-{rank}" for rank in range(len(listed))]
         starts = [
-            asyncio.ensure_future(self.spawn(spec, member, where, restart))
-            for spec, member in zip(specs, names, strict=True)
+            asyncio.ensure_future(self.spawn(spec, name=member, where=where, restart=restart))
+            for spec, member in zip(listed, names, strict=True)
         ]
         try:
-            return list(await asyncio.gather(*starts))
+            return Group(await asyncio.gather(*starts))
         except BaseException:
             for start in starts:
                 start.cancel()
-            for ended in await asyncio.gather(*starts, return_exceptions=True):
+            outcomes: list[object] = list(await asyncio.gather(*starts, return_exceptions=True))
+            for ended in outcomes:
                 if isinstance(ended, Ref):
-                    await self.stop(ended, "another member of its group did not start", 1.0)
+                    await self.stop_member(ended, "another member of its group did not start", 1.0)
             raise
 
-    async def stop(self, ref: Ref, reason: str, timeout_s: float) -> None:
-        """Stop one actor in order."""
-        record = self._records.get(ref._actor_id)
+    def supervise(
+        self,
+        name: str,
+        *,
+        strategy: Strategy = "one_for_one",
+        max_restarts: int = 5,
+        within_s: float = 60.0,
+        restart: Restart = Restart("permanent"),  # noqa: B008 (a frozen value)
+    ) -> Supervisor:
+        """A supervisor below this one. It has no members yet: spawn them through it."""
+        below = Supervisor(
+            name,
+            self._root,
+            self._directory,
+            parent=self,
+            strategy=strategy,
+            max_restarts=max_restarts,
+            within_s=within_s,
+            restart=restart,
+        )
+        self._members.append(below)
+        return below
+
+    # Stopping.
+
+    async def stop_member(self, ref: Ref, reason: str, timeout_s: float) -> None:
+        """Stop one actor in order, wherever it is below."""
+        record = self._directory.record(ref)
         if record is not None:
-            await self._stop(record, reason, timeout_s)
+            await self._cancel_repair(record)
+            await record.stop(reason, timeout_s)
 
-    async def stop_all(self, reason: str, timeout_s: float) -> None:
-        """Stop every actor, the last started first, within one deadline."""
+    async def restart_member(self, ref: Ref, reason: str, timeout_s: float) -> None:
+        """Stop one actor in order and start it again with what its ``on_stop`` returned."""
+        record = self._directory.record(ref)
+        if record is None or record.state is not State.READY:
+            raise ActorError(f"{ref!r} cannot be restarted: it is not up")
+        await record.stop_for_restart(reason, timeout_s)
+        record.tell_restarting(0, 0.0)
+        try:
+            await record.start()
+        except StartFailed as error:
+            record.cause = error.cause
+            self.child_died(record, clean=False)
+            raise
+
+    async def stop(self, reason: str = "its supervisor was stopped", timeout_s: float = 5.0) -> None:
+        """Stop every member, the last started first, within one deadline."""
+        self._stopped = True
+        await self._cancel_repairs()
+        await self._stop_members(self._members, reason, timeout_s, for_good=True)
+
+    async def _stop_members(
+        self, members: Sequence[Record | Supervisor], reason: str, timeout_s: float, *, for_good: bool
+    ) -> None:
         deadline = time.monotonic() + timeout_s
-        for record in reversed(list(self._records.values())):
+        for member in reversed(list(members)):
+            left_s = max(0.0, deadline - time.monotonic())
             try:
-                await self._stop(record, reason, max(0.0, deadline - time.monotonic()))
+                if isinstance(member, Supervisor) and not for_good:
+                    await member._cancel_repairs()
+                    await member._stop_members(member._members, reason, left_s, for_good=False)
+                elif isinstance(member, Record) and not for_good:
+                    await member.stop_for_restart(reason, left_s)
+                else:
+                    await member.stop(reason, left_s)
             except Exception:  # the others must be stopped all the same
-                log.exception("stopping %r failed", record.child.name)
+                log.exception("stopping %r failed", member.name)
 
-    def hosts(self) -> dict[str, ProcessHost]:
-        """The living processes by their actor's name."""
-        return {
-            r.child.name: r.host
-            for r in self._records.values()
-            if isinstance(r.host, ProcessHost) and r.state is State.READY
-        }
+    async def _cancel_repair(self, record: Record) -> None:
+        task = self._repairs.get(id(record)) or self._repairs.get(0)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.wait([task])
 
-    async def _start(self, record: Record) -> None:
-        record.incarnation += 1
-        incarnation = record.incarnation
-
-        def on_exit(cause: Cause, clean: bool) -> None:
-            if record.incarnation != incarnation:
-                return
-            if record.state in (State.STARTING, State.RESTARTING):
-                record.early_exit = (cause, clean)
-            else:
-                self._on_exit(record, cause, clean)
-
-        host = record.host = self._make_host(record.child, incarnation, on_exit)
-        record.capacity_bytes = await host.start()
-        record.state = State.READY
-        self._tell(record, Ready(incarnation))
-        if record.early_exit is not None:
-            early, record.early_exit = record.early_exit, None
-            self._on_exit(record, *early)
-
-    def _make_host(self, child: Child, incarnation: int, on_exit: Callable[[Cause, bool], None]) -> Host:
-        if isinstance(child.where, process):
-            return ProcessHost(self.root, child, incarnation, on_exit)
-        if issubclass(child.spec.cls, Actor):
-            return TaskHost(self.root, self, child, incarnation, on_exit)
-        return ThreadHost(self.root, self, child, incarnation)
-
-    async def _stop(self, record: Record, reason: str, timeout_s: float) -> None:
-        if record.restart is not None:
-            record.restart.cancel()
-            await asyncio.wait([record.restart])
-        if record.state is State.READY and record.host is not None:
-            record.cause = Cause(f"it was stopped: {reason}")
-            record.state = State.STOPPED
-            self.root.route_down(record.child.actor_id, record.cause)
-            try:
-                await record.host.stop(reason, timeout_s)
-            finally:
-                self._tell(record, Stopped())
-        elif record.state is not State.FAILED:
-            record.state = State.STOPPED
-            record.cause = Cause(f"it was stopped: {reason}")
+    async def _cancel_repairs(self) -> None:
+        for task in list(self._repairs.values()):
+            if task is not asyncio.current_task():
+                task.cancel()
+                await asyncio.wait([task])
 
     # Deaths.
 
-    def _on_exit(self, record: Record, cause: Cause, clean: bool) -> None:
-        if record.state is not State.READY:
-            return
-        log.warning("actor %r died: %s", record.child.name, cause.summary)
-        record.cause = cause
-        record.host = None
-        record.state = State.RESTARTING
-        self.root.route_down(record.child.actor_id, cause)
-        self._tell(record, Died(record.incarnation, cause))
+    def child_died(self, record: Record, clean: bool) -> None:
         kind = record.child.restart.kind
         if kind == "permanent" or (kind == "transient" and not clean):
-            record.restart = asyncio.create_task(self._restart(record), name=f"{record.child.name}: restart")
+            self._repair(record)
         else:
-            self._give_up(record, cause)
+            record.give_up(record.cause)
 
-    async def _restart(self, record: Record) -> None:
-        """Start again until it is READY or the policy's intensity is exceeded."""
-        policy = record.child.restart
+    def _repair(self, member: Record | Supervisor) -> None:
+        """Begin to bring a dead member back, or let the repair under way take it along."""
+        if self._stopped:
+            return
+        key = id(member) if self._strategy == "one_for_one" else 0
+        if key in self._repairs:
+            self._broken.append(member)
+            return
+        task = asyncio.create_task(self._bring_back(member), name=f"{self.name}: repair of {member.name}")
+        self._repairs[key] = task
+
+        def ended(_: asyncio.Task[None]) -> None:
+            del self._repairs[key]
+            broken, self._broken = self._broken, []
+            for other in broken:  # died when the repair was as good as over
+                if not isinstance(other, Record) or other.state is State.DOWN:
+                    self._repair(other)
+
+        task.add_done_callback(ended)
+
+    async def _bring_back(self, member: Record | Supervisor) -> None:
+        """Restart a dead member, and those that its death concerns, until all are READY or a budget is exhausted."""
         while True:
-            now = time.monotonic()
-            record.deaths.append(now)
-            while record.deaths and record.deaths[0] < now - policy.within_s:
-                record.deaths.popleft()
-            attempt = len(record.deaths)
-            if attempt > policy.max_restarts:
-                text = f"it died {attempt} times within {policy.within_s:g} s, the last time: {record.cause.summary}"
-                self._give_up(record, Cause(text, record.cause.exit_code, stderr_tail=str(record.cause)))
+            attempt = member.budget.spend() if isinstance(member, Record) else member._own_budget.spend()
+            budget = member.budget if isinstance(member, Record) else member._own_budget
+            cause = member.cause if isinstance(member, Record) else (member.failure or Cause("it failed"))
+            if attempt > budget.max_deaths:
+                text = f"it died {attempt} times within {budget.within_s:g} s, the last time: {cause.summary}"
+                await self._exhausted(member, Cause(text, cause.exit_code, stderr_tail=str(cause)))
                 return
-            delay_s = min(policy.backoff_s * 2 ** (attempt - 1), policy.max_backoff_s)
-            delay_s *= 1 + 0.2 * self._random.random()
-            self._tell(record, Restarting(attempt, delay_s))
+            spent = self._budget.spend()
+            if self._parent is not None and spent > self._budget.max_deaths:
+                text = (
+                    f"supervisor {self.name!r} restarted members {spent} times within {self._budget.within_s:g} s, "
+                    f"the last time because of {member.name!r}: {cause.summary}"
+                )
+                await self._fail(Cause(text, cause.exit_code, stderr_tail=str(cause)))
+                return
+            affected = self._affected(member)
+            others = [other for other in affected if other is not member]
+            reason = f"{member.name!r} died"
+            await self._stop_members(others, reason, RESTART_STOP_TIMEOUT_S, for_good=False)
+            delay_s = self._delay_s(member.child.restart if isinstance(member, Record) else member.restart, attempt)
+            for other in affected:
+                if isinstance(other, Record):
+                    other.tell_restarting(attempt, delay_s)
             await asyncio.sleep(delay_s)
-            try:
-                await self._start(record)
-            except StartFailed as error:
-                log.warning("restart of %r failed: %s", record.child.name, error.cause.summary)
-                record.cause = error.cause
-            except Exception as error:  # e.g. no memory for its ring: as much a failed start
-                log.exception("restart of %r failed", record.child.name)
-                record.cause = Cause(f"{type(error).__name__}: {error}")
-            else:
-                if record.restart is asyncio.current_task():
-                    record.restart = None
+            broken = await self._start_members(affected)
+            if broken is None:
                 return
+            member = broken
 
-    def _give_up(self, record: Record, cause: Cause) -> None:
-        record.state = State.FAILED
-        record.cause = cause
-        record.restart = None
-        if record.child.restart.kind != "temporary":
-            log.error("actor %r is given up: %s", record.child.name, cause.summary)
-        self._tell(record, GaveUp(cause))
+    async def _start_members(self, members: Sequence[Record | Supervisor]) -> Record | Supervisor | None:
+        """Start in order; the member that did not start, or did not stay up meanwhile, if there is one."""
+        for member in members:
+            if isinstance(member, Supervisor):
+                member.failure = None
+                member._reset_budgets()
+                broken = await member._start_members(member._members)
+                if broken is not None:
+                    member.failure = broken.cause if isinstance(broken, Record) else broken.failure
+                    return member
+                continue
+            if member.state is State.STOPPED:
+                continue
+            try:
+                await member.start()
+            except StartFailed as error:
+                log.warning("restart of %r failed: %s", member.name, error.cause.summary)
+                member.cause = error.cause
+                return member
+            except Exception as error:  # e.g. no memory for its ring: as much a failed start
+                log.exception("restart of %r failed", member.name)
+                member.cause = Cause(f"{type(error).__name__}: {error}")
+                return member
+        return next((m for m in members if isinstance(m, Record) and m.state is State.DOWN), None)
 
-    def _tell(self, record: Record, event: Event) -> None:
-        record.last_event = event
-        for tell in list(record.watchers):
-            tell(event)
+    def _reset_budgets(self) -> None:
+        """A supervisor that is started anew forgets what its members had used up."""
+        self._budget = Budget(self._budget.max_deaths, self._budget.within_s)
+        for member in self._members:
+            if isinstance(member, Record):
+                member.budget = Budget(member.budget.max_deaths, member.budget.within_s)
+            else:
+                member._own_budget = Budget(member._own_budget.max_deaths, member._own_budget.within_s)
+
+    def _affected(self, member: Record | Supervisor) -> list[Record | Supervisor]:
+        if self._strategy == "one_for_one":
+            return [member]
+        first = 0 if self._strategy == "one_for_all" else self._members.index(member)
+        return [
+            m
+            for m in self._members[first:]
+            if m is member or not isinstance(m, Record) or not (m.has_ended or m.child.restart.kind == "temporary")
+        ]
+
+    def _delay_s(self, policy: Restart, attempt: int) -> float:
+        delay_s: float = min(policy.backoff_s * 2.0 ** (attempt - 1), policy.max_backoff_s)
+        return delay_s * (1 + 0.2 * self._random.random())
+
+    async def _exhausted(self, member: Record | Supervisor, cause: Cause) -> None:
+        """A member's own budget is used up."""
+        if self._parent is not None:
+            if isinstance(member, Record):
+                member.cause = cause
+            await self._fail(cause)
+        elif isinstance(member, Supervisor):
+            member._give_up_members(cause)
+        else:
+            member.give_up(cause)
+
+    async def _fail(self, cause: Cause) -> None:
+        """This supervisor fails: its members are stopped, and its own supervisor decides."""
+        assert self._parent is not None
+        log.error("supervisor %r fails: %s", self.name, cause.summary)
+        self.failure = cause
+        await self._cancel_repairs()
+        await self._stop_members(self._members, f"supervisor {self.name!r} failed", 5.0, for_good=False)
+        if self.restart.kind == "temporary":
+            self._give_up_members(cause)
+        else:
+            self._parent._repair(self)
+
+    def _give_up_members(self, cause: Cause) -> None:
+        self.failure = cause
+        for member in self._members:
+            if isinstance(member, Supervisor):
+                member._give_up_members(cause)
+            elif not member.has_ended:
+                member.give_up(cause)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from .actor import Actor, BlockingActor
 from .context import Watch
+from .directory import Directory
 from .errors import ActorError, NotInSystem
 from .group import Group
+from .process_host import ProcessHost
 from .ref import Ref
 from .root_node import RootNode
 from .spec import Restart, Spec, Where, here, process
 from .statistics import NodeStatistics, node_statistics
-from .supervisor import Supervisor
+from .supervisor import Strategy, Supervisor
 
 A = TypeVar("A", bound=Actor | BlockingActor)
 
@@ -38,28 +40,36 @@ class System:
         self.name = name
         self._ring_bytes = ring_bytes
         self._stop_timeout_s = stop_timeout_s
-        self._supervisor = Supervisor()
+        self._directory = Directory()
         self._root: RootNode | None = None
+        self._supervisor: Supervisor | None = None
         self._stopped = False
 
     async def __aenter__(self) -> System:
         if self._root is not None or self._stopped:
             raise ActorError(f"system {self.name!r} was entered before: make a new one")
-        self._root = RootNode(self.name, self._supervisor, self._ring_bytes)
-        self._supervisor.bind(self._root)
+        self._root = RootNode(self.name, self._directory, self._ring_bytes)
+        self._supervisor = Supervisor(self.name, self._root, self._directory)
         self._root.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        root = self._running()
+        root, supervisor = self._running(), self.supervisor
         try:
-            await self._supervisor.stop_all("the system stops", self._stop_timeout_s)
+            await supervisor.stop("the system stops", self._stop_timeout_s)
         finally:
             self._stopped = True
             self._root = None
             root.close()
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The root of the supervision tree."""
+        self._running()
+        assert self._supervisor is not None
+        return self._supervisor
 
     async def spawn(
         self,
@@ -69,15 +79,8 @@ class System:
         where: Where = here,
         restart: Restart = Restart(),  # noqa: B008 (a frozen value)
     ) -> A:
-        """Start an actor; its reference, typed as the actor, when it is READY.
-
-        `StartFailed` with its traceback if it does not get there. There is no time limit on a start as long as the
-        process lives; cancelling ends it. ``name`` is unique among the living.
-        """
-        if not isinstance(spec, Spec):
-            raise TypeError(f"spawn needs rt.spec(Class, ...), not {spec!r}")
-        self._running()
-        return cast(A, await self._supervisor.spawn(spec, name, where, restart))
+        """Start an actor; its reference, typed as the actor, when it is READY. See `Supervisor.spawn`."""
+        return await self.supervisor.spawn(spec, name=name, where=where, restart=restart)
 
     async def spawn_group(
         self,
@@ -87,26 +90,35 @@ class System:
         where: Where = process(),  # noqa: B008 (a frozen value)
         restart: Restart = Restart(),  # noqa: B008
     ) -> Group[A]:
-        """Start several actors in parallel: all READY, or the first failure is raised and none is left.
+        """Start several actors in parallel: all READY, or none. See `Supervisor.spawn_group`."""
+        return await self.supervisor.spawn_group(specs, name=name, where=where, restart=restart)
 
-        Members are named ``name-0``, ``name-1``, ... in rank order.
-        """
-        listed = list(specs)
-        if not listed or not all(isinstance(spec, Spec) for spec in listed):
-            raise TypeError("spawn_group needs one or more of rt.spec(Class, ...)")
-        self._running()
-        return Group([cast(A, ref) for ref in await self._supervisor.spawn_group(listed, name, where, restart)])
+    def supervise(
+        self,
+        name: str,
+        *,
+        strategy: Strategy = "one_for_one",
+        max_restarts: int = 5,
+        within_s: float = 60.0,
+        restart: Restart = Restart("permanent"),  # noqa: B008 (a frozen value)
+    ) -> Supervisor:
+        """A supervisor below the root's, with a strategy of its own. Spawn its members through it."""
+        return self.supervisor.supervise(
+            name, strategy=strategy, max_restarts=max_restarts, within_s=within_s, restart=restart
+        )
 
     def watch(self, ref: object) -> Watch:
         """The life of an actor as events; the first tells its present state."""
         self._running()
-        return self._supervisor.watch(self._ref(ref))
+        return self._directory.watch(self._ref(ref))
 
     async def stop(self, ref: object, reason: str = "asked to stop", timeout_s: float | None = None) -> None:
         """Stop one actor in order: its handler in progress, ``on_stop``, then SIGTERM and SIGKILL at the deadline."""
-        self._running()
-        limit_s = self._stop_timeout_s if timeout_s is None else timeout_s
-        await self._supervisor.stop(self._ref(ref), reason, limit_s)
+        await self.supervisor.stop_member(self._ref(ref), reason, timeout_s or self._stop_timeout_s)
+
+    async def restart(self, ref: object, reason: str = "asked to restart", timeout_s: float | None = None) -> None:
+        """Stop one actor in order and start it again; what ``on_stop`` returns is its successor's ``handoff``."""
+        await self.supervisor.restart_member(self._ref(ref), reason, timeout_s or self._stop_timeout_s)
 
     async def statistics(self) -> dict[str, NodeStatistics]:
         """The figures of every process by its actor's name; this process's stand under the system's name.
@@ -114,14 +126,16 @@ class System:
         A process busy in a blocking handler answers after it.
         """
         figures = {self.name: node_statistics(self._running())}
-        for name, host in self._supervisor.hosts().items():
+        for name, host in self._hosts().items():
             figures[name] = await host.statistics()
         return figures
 
     def pids(self) -> dict[str, int]:
         """The process ids of the living children by their actor's name."""
-        self._running()
-        return {name: host.pid for name, host in self._supervisor.hosts().items()}
+        return {name: host.pid for name, host in self._hosts().items()}
+
+    def _hosts(self) -> dict[str, ProcessHost]:
+        return {host.child.name: host for host in self._running().hosts.values() if host.is_ready}
 
     def _running(self) -> RootNode:
         if self._root is None:

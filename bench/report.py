@@ -149,13 +149,13 @@ class Report:
     def to_markdown(self) -> str:
         """The page: method, machine, tables, targets."""
         parts = [f"# {self.name}", "", *(f"- {line}" for line in self.method), ""]
-        parts += [f"- {key.replace('_', ' ')}: {value}" for key, value in self.machine.items()]
-        parts += ["", *(f"- **{line}**" for line in self.remarks), "" if self.remarks else None]  # type: ignore[list-item]
+        parts += [f"- {key.replace('_', ' ')}: {_fact_text(value)}" for key, value in self.machine.items()]
+        parts += ["", *(f"- **{line}**" for line in self.remarks), *([""] if self.remarks else [])]
         tables = [*self.tables]
         if self.targets:
             rows = tuple(target.row() for target in self.targets)
             tables.append(Table("Targets", ("what", "measured", "target", "reached"), rows))
-        return "\n".join([*(part for part in parts if part is not None), *(t.to_markdown() for t in tables)])
+        return "\n".join([*parts, *(table.to_markdown() for table in tables)])
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """``NAME.md`` and ``NAME.json`` in the folder, which is made if need be."""
@@ -249,6 +249,12 @@ def _spread(values: Sequence[float], factor: float = 1.25) -> list[float]:
     for value in values:
         placed.append(max(value, placed[-1] * factor) if placed else value)
     return placed
+
+
+def _fact_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {part}" for name, part in value.items())
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _version(package: str) -> str:

@@ -14,7 +14,10 @@ import signal
 import socket
 import sys
 import traceback
+from functools import partial
+from typing import Any
 
+from bench.counting import counted
 from bench.transports import Peer
 
 PR_SET_PDEATHSIG = 1
@@ -40,11 +43,17 @@ def main() -> None:
     for line in sys.stdin:
         method, arguments = json.loads(line)
         try:
-            answer = {"value": getattr(endpoint, method)(*arguments)}
+            answer = {"value": _call(endpoint, method, arguments)}
         except Exception:
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=answers, flush=True)
     os._exit(0)  # some transports' clean-up waits for a peer that has gone
+
+
+def _call(endpoint: object, method: str, arguments: list[Any]) -> Any:
+    if method == "counted":
+        return counted(partial(getattr(endpoint, arguments[0]), *arguments[1:]))
+    return getattr(endpoint, method)(*arguments)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,16 @@ class Worker:
         self, endpoint: str, side: str, peer_fd: int, core: int | None, python: str, tracer: Sequence[str]
     ) -> None:
         self.name = f"{endpoint.rpartition(':')[2]}, {side} side"
-        command = [*tracer, python, "-m", "bench.worker", endpoint, side, str(peer_fd), str(-1 if core is None else core)]
+        command = [
+            *tracer,
+            python,
+            "-m",
+            "bench.worker",
+            endpoint,
+            side,
+            str(peer_fd),
+            str(-1 if core is None else core),
+        ]
         self._process = subprocess.Popen(
             command, cwd=ROOT, pass_fds=(peer_fd,), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -118,6 +127,12 @@ class Pair:
         result = self.near.answer()
         self.far.answer()
         return result
+
+    def call_counted(self, near: tuple[Any, ...], far: tuple[Any, ...]) -> list[dict[str, int]]:
+        """The same inside `counting.counted`: its result for the near side and for the far side."""
+        self.far.post("counted", *far)
+        self.near.post("counted", *near)
+        return [self.near.answer(), self.far.answer()]
 
     def close(self) -> None:
         """End both processes."""

@@ -82,9 +82,9 @@ class LLM:
 
     def _open(self, llm: AsyncLLM) -> None:
         self._llm = llm
-        self._thread = LoopThread("ringcast LLM")
+        thread = self._thread = LoopThread("ringcast LLM")
         # Runs at `close`, when the object is forgotten, and at the end of the program, whichever comes first.
-        self._finalizer = weakref.finalize(self, _close, llm, self._thread)
+        self._finalizer = weakref.finalize(self, lambda: thread.close(llm.close()))
         try:
             self._thread.run(llm.start())
         except BaseException:
@@ -207,10 +207,3 @@ def _is_single_prompt(prompts: object) -> TypeGuard[Prompt]:
     if isinstance(prompts, str | Mapping):
         return True
     return isinstance(prompts, list | tuple) and len(prompts) > 0 and isinstance(prompts[0], int)
-
-
-def _close(llm: AsyncLLM, thread: LoopThread) -> None:
-    try:
-        thread.run(llm.close())
-    finally:
-        thread.close()

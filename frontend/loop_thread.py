@@ -46,9 +46,16 @@ class LoopThread:
             raise
         return tasks[0].result()
 
-    def close(self) -> None:
-        """Stop the loop and end the thread. Safe twice."""
-        if self._thread.is_alive():
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run ``last`` and end the thread. From the loop's own thread (a collected cycle may bring us there) it is only
+        started, and the thread ends after it.
+        """
+        if threading.current_thread() is self._thread:
+            self._loop.create_task(last).add_done_callback(lambda _: self._loop.stop())
+            return
+        try:
+            self.run(last)
+        finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 

@@ -58,7 +58,7 @@ class RequestTable:
     def on_outputs(self, outputs: messages.StepOutputs) -> None:
         """A step's tokens for any number of requests. One that fails here does not touch the others."""
         aborted: list[str] = []
-        for output in outputs.outputs:
+        for output in outputs.each():
             entry = self._by_engine_id.get(output.request_id)
             if entry is None:
                 continue  # released, or ended by a stop string, while this was on its way

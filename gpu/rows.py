@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scheduler.messages import KVCacheConfig, NewRow, SamplingRule, StepPlan
+from ringcast.scheduler.messages import KVCacheConfig, NewRow, SamplingRule, StepPlan
+
 from .errors import PlanError
 from .sampler import SamplingRows
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..scheduler.messages import KVCacheConfig, StepPlan, StepResult
+from ringcast.scheduler.messages import KVCacheConfig, StepPlan, StepResult
+
 from .batch import Batch
 from .errors import PlanError
 from .kernels import CpuKernels, check_attention_shape

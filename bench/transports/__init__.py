@@ -67,7 +67,7 @@ class Endpoint(ABC):
     def ping(self, size_bytes: int, count: int) -> dict[str, float]:
         """One-way latency in ns, as half a round trip: p50 and p99. A tenth more is sent first, to warm up."""
         send, receive, now = self.send, self.receive, time.perf_counter
-        payload = bytes(size_bytes)
+        payload = b"r" * size_bytes
         laps = [0.0] * count
         for _ in range(count // 10):
             send(payload)
@@ -82,14 +82,14 @@ class Endpoint(ABC):
     def echo(self, size_bytes: int, count: int) -> None:
         """Send back what `ping` sends."""
         send, receive = self.send, self.receive
-        payload = bytes(size_bytes)
+        payload = b"r" * size_bytes
         for _ in range(count + count // 10):
             receive()
             send(payload)
 
     def stream(self, size_bytes: int, count: int, batch: int) -> float:
         """Send without waiting for answers; seconds until the other end has taken the last. Batches if there are any."""
-        send, payload = self.send, bytes(size_bytes)
+        send, payload = self.send, b"r" * size_bytes
         start = time.perf_counter()
         for _ in range(count):
             send(payload)
@@ -115,7 +115,7 @@ class FanOutEndpoint(ABC):
 
     def broadcast(self, size_bytes: int, batches: int, per_batch: int) -> dict[str, float]:
         """The writer's time a message in ns, median over batches; readers catch up between batches, unmeasured."""
-        payload, now = bytes(size_bytes), time.perf_counter
+        payload, now = b"r" * size_bytes, time.perf_counter
         send, flush = self.send_all, self.flush
         laps = [0.0] * batches
         for i in range(batches):

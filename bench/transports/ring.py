@@ -65,7 +65,7 @@ class RingEndpoint(Endpoint):
     def ping(self, size_bytes: int, count: int) -> dict[str, float]:
         """Both sides poll and never sleep."""
         try_send, flush, poll, now = self.writer.try_send, self.writer.flush, self.reader.poll, time.perf_counter
-        payload = bytes(size_bytes)
+        payload = b"r" * size_bytes
         laps = [0.0] * count
         for i in range(-(count // 10), count):
             start = now()
@@ -79,7 +79,7 @@ class RingEndpoint(Endpoint):
     def echo(self, size_bytes: int, count: int) -> None:
         """The other side of `ping`."""
         try_send, flush, poll = self.writer.try_send, self.writer.flush, self.reader.poll
-        payload = bytes(size_bytes)
+        payload = b"r" * size_bytes
         for _ in range(count + count // 10):
             while not poll():
                 pass
@@ -89,7 +89,7 @@ class RingEndpoint(Endpoint):
     def ping_asleep(self, size_bytes: int, count: int) -> dict[str, float]:
         """Both sides go to sleep at once when there is nothing to read."""
         try_send, flush, poll, wait = self.writer.try_send, self.writer.flush, self.reader.poll, self.bell.wait
-        payload, sources, now = bytes(size_bytes), (self.reader,), time.perf_counter
+        payload, sources, now = b"r" * size_bytes, (self.reader,), time.perf_counter
         laps = [0.0] * count
         for i in range(-(count // 10), count):
             start = now()
@@ -104,7 +104,7 @@ class RingEndpoint(Endpoint):
     def echo_asleep(self, size_bytes: int, count: int) -> None:
         """The other side of `ping_asleep`."""
         try_send, flush, poll, wait = self.writer.try_send, self.writer.flush, self.reader.poll, self.bell.wait
-        payload, sources = bytes(size_bytes), (self.reader,)
+        payload, sources = b"r" * size_bytes, (self.reader,)
         for _ in range(count + count // 10):
             wait(sources, (), (), None, 0.0)
             while not poll():
@@ -114,7 +114,7 @@ class RingEndpoint(Endpoint):
 
     def stream(self, size_bytes: int, count: int, batch: int) -> float:
         """A flush for every ``batch`` messages."""
-        try_send, flush, wait, payload = self.writer.try_send, self.writer.flush, self.bell.wait, bytes(size_bytes)
+        try_send, flush, wait, payload = self.writer.try_send, self.writer.flush, self.bell.wait, b"r" * size_bytes
         full = (self.writer,)
         start = time.perf_counter()
         for _ in range(count // batch):
@@ -172,7 +172,7 @@ class RingFanOut(FanOutEndpoint):
         return self._broadcast(size_bytes, batches, per_batch, 1)
 
     def _broadcast(self, size_bytes: int, batches: int, per_batch: int, per_flush: int) -> dict[str, float]:
-        try_send, flush, now, payload = self.writer.try_send, self.writer.flush, time.perf_counter, bytes(size_bytes)
+        try_send, flush, now, payload = self.writer.try_send, self.writer.flush, time.perf_counter, b"r" * size_bytes
         mask = self.writer.readers
         laps = [0.0] * batches
         for i in range(batches):
@@ -198,9 +198,7 @@ class RingFanOut(FanOutEndpoint):
         bells = Bells.create(readers + 1)
         segment = create_segment(RingWriter.size_bytes())
         writer = RingWriter(segment.fd, bells.bells[0], epoch=EPOCH)
-        ends = [
-            RingReader(segment.fd, writer.admit(bell), 0, bells.bells[0], EPOCH) for bell in bells.bells[1:]
-        ]
+        ends = [RingReader(segment.fd, writer.admit(bell), 0, bells.bells[0], EPOCH) for bell in bells.bells[1:]]
         writes = []
         for asleep in range(readers + 1):
             for bell, reader in zip(bells.bells[1 : asleep + 1], ends, strict=False):

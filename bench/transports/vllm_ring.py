@@ -11,9 +11,9 @@ import pickle
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-from vllm.distributed.device_communicators.shm_broadcast import MessageQueue  # noqa: E402
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
-from . import Endpoint, Peer  # noqa: E402
+from . import Endpoint, Peer
 
 
 class VllmEndpoint(Endpoint):

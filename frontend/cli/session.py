@@ -33,7 +33,7 @@ class Session:
         try:
             self._thread.run(self._llm.start())
         except BaseException:
-            self._thread.close()
+            self._thread.close(self._llm.close())
             raise
         self.start_s = time.monotonic() - started
         return self
@@ -41,10 +41,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._thread.run(self._llm.close())
-        finally:
-            self._thread.close()
+        self._thread.close(self._llm.close())
 
     def model_defaults(self) -> dict[str, float | int]:
         """The sampling defaults of the model itself."""

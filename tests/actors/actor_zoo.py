@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -355,3 +356,92 @@ class Patient(rt.BlockingActor):
     @rt.call
     def times_noticed(self) -> int:
         return self.noticed
+
+
+class Keeper(rt.Actor):
+    """Hands its number on to its successor."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        self.n = handoff if isinstance(handoff, int) else 0
+        self.incarnation = ctx.incarnation
+
+    async def on_stop(self, reason: str) -> object:
+        return self.n
+
+    @rt.call
+    async def add(self, k: int) -> list[int]:
+        self.n += k
+        return [self.incarnation, self.n]
+
+    @rt.call
+    async def die(self, how: str) -> None:
+        die(how)
+
+
+class FailsAtRestart(rt.Actor):
+    """Starts well as often as its file has lines to take away."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        with open(self.path) as file:
+            lines = file.readlines()
+        if not lines:
+            raise RuntimeError("no lives left")
+        with open(self.path, "w") as file:
+            file.writelines(lines[1:])
+
+    @rt.call
+    async def die(self, how: str) -> None:
+        die(how)
+
+
+class Limited(rt.BlockingActor):
+    """Declares how long a handler may take."""
+
+    stall_after_s = 0.15
+
+    def __init__(self, stall_phase: bool = False) -> None:
+        self.stall_phase = stall_phase
+
+    def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        ctx.phase("load weights", stall_after=0.1)
+        if self.stall_phase:
+            time.sleep(0.6)
+
+    @rt.call
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "slept"
+
+    @rt.call
+    def hold_the_interpreter(self) -> None:
+        sum(range(10**12))
+
+    @rt.call
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Abortable(rt.BlockingActor):
+    """Stuck in something that only its side thread can break."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.released = threading.Event()
+
+    def on_abort(self) -> None:
+        self.released.set()
+
+    @rt.call
+    def stuck(self) -> str:
+        return "aborted" if self.released.wait(60) else "not aborted"
+
+    def on_stop(self, reason: str) -> object:
+        with open(self.path, "w") as file:
+            file.write("stopped in order")
+        return None

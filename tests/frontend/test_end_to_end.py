@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -23,10 +24,12 @@ import psutil
 import pytest
 from chunk_checker import check_stream, sse_payloads
 from server_fixture import ServerThread
+from tiny_model import write_tiny_model
 
 from ringcast import LLM, AsyncLLM, EngineArgs, SamplingParams
 from ringcast.frontend.builtin_models import BUILTIN_MODELS, find_builtin
 from ringcast.frontend.outputs import RequestOutput
+from ringcast.frontend.tokenizer import Tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=48, ignore_eos=True)
 Record = dict[str, Any]
@@ -106,6 +109,43 @@ def test_four_answers_are_the_single_runs_with_following_seeds(llm: LLM) -> None
     single = [llm.generate("A dog", SamplingParams(seed=7 + i, max_tokens=8))[0].outputs[0] for i in range(4)]
     assert [answer.token_ids for answer in together] == [answer.token_ids for answer in single]
     assert len({tuple(answer.token_ids) for answer in together}) > 1
+
+
+@pytest.fixture(scope="module")
+def hub_cache(tmp_path_factory: pytest.TempPathFactory, smollm2: Tokenizer) -> Path:
+    """A hub cache that holds ringcast-test/tiny, as a download would have left it."""
+    cache = tmp_path_factory.mktemp("hub")
+    repository = cache / "models--ringcast-test--tiny"
+    write_tiny_model(repository / "snapshots" / "0123abcd", smollm2, {"eos_token_id": [0, 2], "top_k": 40})
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+    return cache
+
+
+def test_a_hugging_face_folder_is_served_with_its_own_defaults(hub_cache: Path) -> None:
+    folder = hub_cache / "models--ringcast-test--tiny" / "snapshots" / "0123abcd"
+    with LLM(str(folder)) as llm:
+        assert llm.get_default_sampling_params().top_k == 40
+        assert llm.get_tokenizer().eos_token_ids == (0, 2)
+        outputs = llm.generate(["Hello", "there"], SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
+        lengths = [len(output.prompt_token_ids) + len(output.outputs[0].token_ids) for output in outputs]
+        assert lengths == [128, 128]
+    tokens = outputs[0].outputs[0].token_ids
+    config = folder / "generation_config.json"
+    config.write_text(json.dumps({"eos_token_id": [1, tokens[2]]}))
+    with LLM(str(folder)) as llm:
+        answer = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=200))[0].outputs[0]
+        assert answer.finish_reason == "stop", "the second id of the list ends it"
+        assert answer.token_ids == tokens[: tokens.index(tokens[2]) + 1]
+
+
+def test_a_hub_id_is_taken_from_the_hubs_cache_when_offline(hub_cache: Path) -> None:
+    command = ["generate", "Hello", "-m", "ringcast-test/tiny", "--max-tokens", "3", "--temperature", "0"]
+    result = _ringcast(*command, HF_HUB_CACHE=str(hub_cache), HF_HUB_OFFLINE="1")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("3 tokens, ")
+    listed = _ringcast("models", HF_HUB_CACHE=str(hub_cache))
+    assert "ringcast-test/tiny\t" in listed.stdout
 
 
 def test_prompts_at_the_edge_of_the_context() -> None:
@@ -199,28 +239,35 @@ def test_chat_answers_one_message_and_names_paris() -> None:
     assert result.stdout == "The capital of France is Paris.\n"
 
 
-def test_chat_holds_a_conversation() -> None:
-    result = _ringcast("chat", stdin="My name is Ada.\nWhat is my name?\n/exit\n")
-    assert result.returncode == 0, result.stderr
-    assert "Ada" in result.stdout.splitlines()[-1]
+def test_chat_reads_a_conversation_from_a_pipe() -> None:
+    result = _ringcast("chat", "--max-tokens", "8", stdin="What is the capital of France?\n\n/clear\nHi\n/exit\n")
+    assert (result.returncode, result.stderr) == (0, "")
+    first, second = result.stdout.splitlines()
+    assert first == "The capital of France is Paris."
+    assert second
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_conversation() -> None:
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-m", "ringcast", "chat", "--max-tokens", "2000", "--ignore-eos"]
-    with subprocess.Popen(
+    process = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_own_terminal
-    ) as process:
+    )
+    try:
         os.close(theirs)
         _read_until(terminal, "> ")
         os.write(terminal, b"Tell me a story\n")
-        _read_until(terminal, "Once")
+        _read_until(terminal, "Tell me a story\r\n")
+        _read_until(terminal, " ")  # of the answer
         os.write(terminal, b"\x03")
         _read_until(terminal, "(stopped)")
         _read_until(terminal, "> ")
         os.write(terminal, b"/exit\n")
         assert process.wait(10) == 0
-    os.close(terminal)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
 
 
 def test_ctrl_c_while_it_loads_ends_with_130() -> None:

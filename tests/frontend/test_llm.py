@@ -142,6 +142,19 @@ def test_forgetting_it_ends_the_engine(engine: FakeEngine, smollm2: Tokenizer) -
     assert threading.active_count() <= threads + 1  # the executor of the tokenizer may live on
 
 
+def test_being_collected_on_its_own_loop_ends_the_engine_too(engine: FakeEngine, smollm2: Tokenizer) -> None:
+    llm = LLM.from_async_llm(AsyncLLM.from_parts(EngineArgs(), engine, smollm2))
+    thread = llm._thread._thread
+
+    async def collect_there() -> None:
+        llm.close()
+
+    llm._thread._loop.call_soon_threadsafe(asyncio.ensure_future, collect_there())
+    thread.join(5)
+    assert not thread.is_alive()
+    assert engine.closed
+
+
 def test_a_failed_start_leaves_no_thread(smollm2: Tokenizer) -> None:
     with pytest.raises(EngineStartFailed, match="boom"):
         LLM.from_async_llm(AsyncLLM.from_parts(EngineArgs(), FakeEngine(start_error="boom"), smollm2))

@@ -1,0 +1,212 @@
+"""One actor through all its incarnations: its state, its host, its watchers. Made and driven by a `Supervisor`.
+
+It starts and stops its actor and notices its death; what follows from a death is its supervisor's decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from .actor import Actor
+from .directory import Directory, Place
+from .errors import Cause
+from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
+from .host import Child, Host
+from .local_host import TaskHost, ThreadHost
+from .process_host import ProcessHost
+from .root_node import RootNode
+from .spec import process
+
+log = logging.getLogger("ringcast.actors")
+
+
+class State(Enum):
+    """Where an actor is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DOWN = "down"  # dead or stopped, and to be started again
+    STOPPED = "stopped"
+    FAILED = "failed"  # dead, and given up
+
+
+class Budget:
+    """How often something may die: at most ``max_deaths`` times within ``within_s`` seconds."""
+
+    def __init__(self, max_deaths: int, within_s: float) -> None:
+        self.max_deaths = max_deaths
+        self.within_s = within_s
+        self._deaths: deque[float] = deque()
+
+    def spend(self) -> int:
+        """Count a death; how many there are within the period."""
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths[0] < now - self.within_s:
+            self._deaths.popleft()
+        return len(self._deaths)
+
+
+class Parent(Protocol):
+    """What a record needs of its supervisor."""
+
+    def child_died(self, record: Record, clean: bool) -> None:
+        """The actor ended by itself; ``record.cause`` says why, ``clean`` whether with exit code 0."""
+
+
+class Record:
+    """See the module."""
+
+    def __init__(self, child: Child, root: RootNode, directory: Directory, parent: Parent) -> None:
+        self.child = child
+        self.name = child.name
+        self.state = State.STARTING
+        self.incarnation = 0
+        self.host: Host | None = None
+        self.cause = Cause("it has not started")
+        self.budget = Budget(child.restart.max_restarts, child.restart.within_s)
+        self.handoff: object = None  # of an incarnation that was stopped in order, for the next one
+        self._root = root
+        self._directory = directory
+        self._parent = parent
+        self._capacity_bytes = 0
+        self._reported_progress = -1
+        self._last_event: Event | None = None
+        self._watchers: list[Callable[[Event], None]] = []
+        self._early_exit: tuple[Cause, bool] | None = None  # it died between READY and our hearing of that
+
+    @property
+    def has_ended(self) -> bool:
+        """It will not be started again."""
+        return self.state in (State.STOPPED, State.FAILED)
+
+    def place(self) -> Place | Cause:
+        """Where it is, or why it is not."""
+        if self.state is not State.READY or self.host is None:
+            return self.cause
+        stall_after_s = self.child.spec.cls.stall_after_s
+        return Place(self.name, self.host.slot, self._capacity_bytes, stall_after_s)
+
+    def subscribe(self, tell: Callable[[Event], None]) -> Callable[[], None]:
+        """See `Directory.subscribe`."""
+        self._watchers.append(tell)
+        if self._last_event is not None:
+            tell(self._last_event)
+        return lambda: self._watchers.remove(tell)
+
+    async def start(self) -> None:
+        """Start the next incarnation and wait until it is READY; `StartFailed` if it does not get there."""
+        self.incarnation += 1
+        incarnation = self.incarnation
+        handoff, self.handoff = self.handoff, None
+
+        def on_exit(cause: Cause, clean: bool) -> None:
+            if self.incarnation == incarnation:
+                self._on_exit(cause, clean)
+
+        self._early_exit = None
+        host = self.host = self._make_host(incarnation, on_exit)
+        self._capacity_bytes = await host.start(handoff)
+        self.state = State.READY
+        self.tell(Ready(incarnation))
+        early_exit: tuple[Cause, bool] | None = self._early_exit  # set while we waited
+        if early_exit is not None:
+            self._on_exit(*early_exit)
+
+    async def stop(self, reason: str, timeout_s: float) -> None:
+        """Stop it for good, in order, and kill it at the deadline."""
+        if self.state is State.READY:
+            self.state = State.STOPPED
+            try:
+                await self._end(reason, timeout_s)
+            finally:
+                self.tell(Stopped())
+        elif not self.has_ended:
+            self.state = State.STOPPED
+            self.cause = Cause(f"it was stopped: {reason}")
+            self.tell(Stopped())
+
+    async def stop_for_restart(self, reason: str, timeout_s: float) -> None:
+        """Stop it in order, to be started again; its hand-off is kept."""
+        if self.state is State.READY:
+            self.state = State.DOWN
+            await self._end(reason, timeout_s)
+            self.tell(Died(self.incarnation, self.cause))
+
+    def tell_restarting(self, attempt: int, delay_s: float) -> None:
+        self.state = State.DOWN
+        self.tell(Restarting(attempt, delay_s))
+
+    def give_up(self, cause: Cause) -> None:
+        """It is dead and stays so."""
+        self.state = State.FAILED
+        self.cause = cause
+        if self.child.restart.kind != "temporary":
+            log.error("actor %r is given up: %s", self.name, cause.summary)
+        self.tell(GaveUp(cause))
+
+    def suspect(self, progress: int) -> None:
+        """Verify a report that it is stalled in a handler, and act on it once."""
+        host = self.host
+        if self.state is not State.READY or not isinstance(host, ProcessHost) or progress == self._reported_progress:
+            return
+        handler = host.busy_since(progress)
+        if handler is not None:
+            self._reported_progress = progress
+            self._stalled(host, f"handler {handler!r}")
+
+    def _stalled(self, host: ProcessHost, where: str) -> None:
+        """Say so, with its stacks, and kill it if its policy says that."""
+
+        def report(stacks: str) -> None:
+            if self.host is not host:
+                return
+            log.warning("actor %r is stalled in %s:\n%s", self.name, where, stacks)
+            self.tell(Stalled(self.incarnation, where, stacks), is_state=False)
+            if self.child.restart.on_stall == "kill":
+                host.kill(f"it was stalled in {where}, and killed by its policy")
+
+        host.dump_stacks(report)
+
+    def tell(self, event: Event, *, is_state: bool = True) -> None:
+        """Tell the watchers; an event that is a state is told to later watchers, too."""
+        if is_state:
+            self._last_event = event
+        for tell in list(self._watchers):
+            tell(event)
+
+    async def _end(self, reason: str, timeout_s: float) -> None:
+        self.cause = Cause(f"it was stopped: {reason}")
+        self._root.route_down(self.child.actor_id, self.cause)
+        host, self.host = self.host, None
+        if host is not None:
+            self.handoff = await host.stop(reason, timeout_s)
+
+    def _make_host(self, incarnation: int, on_exit: Callable[[Cause, bool], None]) -> Host:
+        child = self.child
+        if isinstance(child.where, process):
+            host = ProcessHost(self._root, child, incarnation, on_exit)
+            host.on_phase_stalled = lambda phase: self._stalled(host, f"phase {phase!r}")
+            return host
+        if issubclass(child.spec.cls, Actor):
+            return TaskHost(self._root, self._directory, child, incarnation, on_exit)
+        return ThreadHost(self._root, self._directory, child, incarnation)
+
+    def _on_exit(self, cause: Cause, clean: bool) -> None:
+        if self.state in (State.STARTING, State.DOWN):
+            self._early_exit = (cause, clean)
+            return
+        if self.state is not State.READY:
+            return
+        log.warning("actor %r died: %s", self.name, cause.summary)
+        self.cause = cause
+        self.host = None
+        self.state = State.DOWN
+        self._root.route_down(self.child.actor_id, cause)
+        self.tell(Died(self.incarnation, cause))
+        self._parent.child_died(self, clean)

@@ -1,0 +1,128 @@
+"""DEAD and STALLED are different things: a stall is reported with stacks, and acted upon only if the policy says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from actor_zoo import Abortable, Limited, Relay
+
+import ringcast.actors as rt
+
+pytestmark = pytest.mark.usefixtures("leak_oracle")
+
+
+@pytest.fixture
+async def system() -> AsyncIterator[rt.System]:
+    async with rt.System(stop_timeout_s=0.5) as system:
+        yield system
+
+
+async def first(system: rt.System, ref: object, kind: type[rt.Event]) -> rt.Event:
+    async with asyncio.timeout(10):
+        async for event in system.watch(ref):
+            if isinstance(event, kind):
+                return event
+    raise AssertionError(f"no {kind.__name__} came")
+
+
+async def test_a_stalled_handler_is_reported_with_its_stack_and_left_alone(system: rt.System) -> None:
+    actor = await system.spawn(rt.spec(Limited), name="limited", where=rt.process())
+    call = asyncio.ensure_future(actor.sleep(0.8))
+    event = await first(system, actor, rt.Stalled)
+    assert isinstance(event, rt.Stalled)
+    assert event.where == "handler 'sleep'"
+    assert "in sleep" in event.stacks
+    assert await call == "slept"
+    assert await actor.pid() > 0
+
+
+async def test_a_short_handler_and_an_idle_actor_are_never_stalled(system: rt.System) -> None:
+    actor = await system.spawn(rt.spec(Limited), where=rt.process())
+    seen: list[rt.Event] = []
+
+    async def collect() -> None:
+        async for event in system.watch(actor):
+            seen.append(event)
+
+    collector = asyncio.ensure_future(collect())
+    for _ in range(8):
+        await actor.sleep(0.05)
+    await asyncio.sleep(0.5)
+    collector.cancel()
+    assert seen == [rt.Ready(1)]
+
+
+async def test_by_policy_a_stalled_actor_is_killed_and_restarted(system: rt.System) -> None:
+    policy = rt.Restart("permanent", backoff_s=0.01, on_stall="kill")
+    actor = await system.spawn(rt.spec(Limited), where=rt.process(), restart=policy)
+    with pytest.raises(rt.ActorDied, match=r"stalled in handler 'hold_the_interpreter', and killed by its policy"):
+        await actor.hold_the_interpreter()
+    async with asyncio.timeout(10):
+        async for event in system.watch(actor):
+            if event == rt.Ready(2):
+                break
+    assert await actor.sleep(0.01) == "slept"
+
+
+async def test_a_stopped_process_is_stalled_and_says_why_there_are_no_stacks(system: rt.System) -> None:
+    actor = await system.spawn(rt.spec(Limited), where=rt.process())
+    call = asyncio.ensure_future(actor.sleep(0.2))
+    await asyncio.sleep(0.1)
+    os.kill(system.pids()["Limited-1"], signal.SIGSTOP)
+    event = await first(system, actor, rt.Stalled)
+    assert isinstance(event, rt.Stalled)
+    assert event.stacks == "no stacks: the process is stopped by a signal"
+    os.kill(system.pids()["Limited-1"], signal.SIGCONT)
+    assert await call == "slept"
+
+
+async def test_a_stall_is_noticed_by_a_caller_in_another_process(system: rt.System) -> None:
+    actor = await system.spawn(rt.spec(Limited), where=rt.process())
+    relay = await system.spawn(rt.spec(StallRelay, actor), where=rt.process())
+    call = asyncio.ensure_future(relay.sleep(0.8))
+    assert isinstance(await first(system, actor, rt.Stalled), rt.Stalled)
+    assert await call == "slept"
+
+
+class StallRelay(Relay):
+    @rt.call
+    async def sleep(self, seconds: float) -> str:
+        return await self.target.sleep(seconds)  # type: ignore[attr-defined,no-any-return]
+
+
+async def test_a_declared_phase_that_takes_too_long_is_reported(
+    system: rt.System, caplog: pytest.LogCaptureFixture
+) -> None:
+    await system.spawn(rt.spec(Limited, stall_phase=True), name="loading", where=rt.process())
+    assert "actor 'loading' is stalled in phase 'load weights'" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["sleep", "hold_the_interpreter"])
+async def test_a_worker_in_a_long_call_is_stopped_within_the_deadline(method: str) -> None:
+    async with rt.System(stop_timeout_s=0.5) as system:
+        actor = await system.spawn(rt.spec(Limited), where=rt.process())
+        call = asyncio.ensure_future(actor.sleep(30) if method == "sleep" else actor.hold_the_interpreter())
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 2
+    with pytest.raises(rt.ActorDied):
+        await call
+
+
+async def test_on_abort_frees_a_stuck_handler_so_that_the_stop_is_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "farewell"
+    async with rt.System(stop_timeout_s=5) as system:
+        actor = await system.spawn(rt.spec(Abortable, str(path)), where=rt.process())
+        call = asyncio.ensure_future(actor.stuck())
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+    assert time.monotonic() - began < 3
+    assert path.read_text() == "stopped in order"
+    with pytest.raises(rt.ActorDied, match="stopped"):
+        await call
