@@ -20,7 +20,7 @@ from .directory import Directory
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .ref import Ref
-from .runner import ActorRunner
+from .runner import ActorRunner, ExitInActor
 
 if TYPE_CHECKING:
     from .root_node import RootNode
@@ -151,8 +151,10 @@ class ThreadHost:
         cell.serve()
         try:
             handoff = actor.on_stop(self._stop_reason)
-        except BaseException as error:
+        except Exception as error:
             self._ended.set_exception(error)
+        except BaseException as error:
+            self._ended.set_exception(ExitInActor(f"{type(error).__name__}: {error}"))
         else:
             self._ended.set_result(handoff)
 

@@ -7,11 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from .actor import Actor
 from .async_cell import AsyncCell
 from .context import Context
 from .node import Node
+
+T = TypeVar("T")
+
+
+class ExitInActor(Exception):
+    """User code raised SystemExit or KeyboardInterrupt (the cause), which would have ended the loop it runs on."""
+
+
+async def contained(work: Coroutine[Any, Any, T]) -> T:
+    """Await user code; what asyncio would let through to the loop's owner becomes an ordinary exception."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ExitInActor(f"{type(error).__name__}: {error}") from error
 
 
 class ActorRunner:
@@ -28,12 +44,12 @@ class ActorRunner:
         """Run ``on_start``, then begin to serve. Exceptions of user code come out."""
         self._node.cells[self._cell.actor_id] = self._cell
         try:
-            await self._actor.on_start(ctx, handoff)
+            await contained(self._actor.on_start(ctx, handoff))
         except BaseException:
             self._forget("the actor did not start")
             raise
         self._serve = asyncio.create_task(self._cell.serve(), name=f"{self._cell.name}: mailbox")
-        self._run = asyncio.create_task(self._actor.run(ctx), name=f"{self._cell.name}: run")
+        self._run = asyncio.create_task(contained(self._actor.run(ctx)), name=f"{self._cell.name}: run")
 
     async def failure(self) -> BaseException:
         """Wait until the actor's own loop, or its mailbox, raises, and return what it raised."""
@@ -56,7 +72,7 @@ class ActorRunner:
                     await asyncio.wait([task])
         await self._cell.close()
         try:
-            return await self._actor.on_stop(reason) if orderly else None
+            return await contained(self._actor.on_stop(reason)) if orderly else None
         finally:
             self._forget(f"the actor was stopped: {reason}")
 

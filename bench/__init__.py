@@ -1,1 +1,1 @@
-"""Benchmarks: ratios measured side by side in one run. Run one with ``python -m bench.NAME`` from the repository's root."""
+"""Benchmarks: ratios measured side by side in one run. ``python -m bench.NAME``, from the repository's root."""

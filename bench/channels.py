@@ -15,11 +15,11 @@ from typing import Final
 
 from .report import ROOT, Report, describe_machine, plot_curves
 from .sections import FULL, OURS, PEERS, QUICK, TINY, Bench, Transport, fan_out, latency, quiet, throughput, wake
-from .workers import Cores
+from .workers import Cores, WorkerFailed
 
 METHOD: Final = (
-    "Two processes for each transport, connected once. Each is pinned to a core of its own, with its library's threads; "
-    "one pair measures at a time, the others sleep.",
+    "Two processes for each transport, connected once, each pinned to a core of its own together with its library's "
+    "threads. One pair measures at a time, the others sleep.",
     "Within a repetition all transports run one after another, so that what disturbs the machine disturbs all. "
     "Cells are medians over the repetitions, in brackets their quartiles; ratios are taken repetition by repetition.",
     "Everything is sent by Python and received by Python, as bytes of the reader's own. Loops are warmed up first.",
@@ -34,9 +34,11 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parse(arguments)
     plan = TINY if options.tiny else QUICK if options.quick else FULL
     cores = Cores.choose(not options.no_pin)
-    remarks = []
+    remarks: list[str] = []
     transports = _transports(options, remarks)
     facts = {"cores_used": f"{cores.near} and {cores.far}", "timer_ns": round(_timer_ns()), "plan": str(plan)}
+    if options.vllm_python:
+        facts["vllm_python"] = options.vllm_python
     machine = describe_machine(("ringcast", "uvloop", "pyzmq", "iceoryx2"), facts)
     if machine["load_average_at_start"] > BUSY_LOAD:
         remarks.append(
@@ -47,15 +49,24 @@ def main(arguments: list[str] | None = None) -> None:
     report = Report("channels", METHOD, machine, remarks)
     bench = Bench(plan, cores, transports, report, _say)
 
+    try:
+        _measure(bench, options)
+    except WorkerFailed as failure:
+        sys.exit(f"the benchmark ended early and reports nothing: {failure}")
+    machine["load_average_at_end"] = os.getloadavg()[0]
+    page, data = report.write(options.out)
+    print(page.read_text())
+    _say(f"written: {page}, {data}")
+
+
+def _measure(bench: Bench, options: argparse.Namespace) -> None:
     if "latency" in options.sections:
         curves = latency.measure(bench)
-        plot_curves(
-            options.out / "channels-latency.png",
-            "One-way latency, Python to Python (median, quartiles)",
-            "message size",
-            "microseconds",
-            curves,
-        )
+        if importlib.util.find_spec("matplotlib"):
+            title = "One-way latency, Python to Python (medians, quartiles)"
+            plot_curves(options.out / "channels-latency.png", title, "message size", "microseconds", curves)
+        else:
+            bench.report.remarks.append("without a plot: matplotlib is not installed (pip install 'ringcast[bench]')")
     if "wake" in options.sections:
         wake.measure(bench)
     if "throughput" in options.sections:
@@ -64,10 +75,6 @@ def main(arguments: list[str] | None = None) -> None:
         fan_out.measure(bench)
     if "quiet" in options.sections:
         quiet.measure(bench)
-    machine["load_average_at_end"] = os.getloadavg()[0]
-    page, data = report.write(options.out)
-    print(page.read_text())
-    _say(f"written: {page}, {data}")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

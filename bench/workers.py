@@ -1,6 +1,6 @@
 """Starts the two processes of a transport on cores of their own and tells them what to measure.
 
-Used by the sections of a benchmark; `bench.worker` is the other side. It measures nothing itself and sleeps while they do.
+Used by the sections of a benchmark; `bench.worker` is the other side. It measures nothing, and sleeps while they do.
 """
 
 from __future__ import annotations

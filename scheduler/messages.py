@@ -272,6 +272,31 @@ class SchedulerStatistics:
     num_on_trial: int = 0  # requests that are to run alone, since they were in flight at two losses without progress
 
 
+@message(46)
+@dataclass(frozen=True, slots=True)
+class KVCacheEvent:
+    """A full block can be found in the prefix cache ("stored"), or no longer ("removed"; "cleared": none can).
+
+    Hashes are chained over tokens and salt from a constant root, so they mean the same in every run.
+    """
+
+    kind: str
+    block_id: int = -1
+    block_hash: bytes = b""
+    parent_hash: bytes | None = None  # None for the first block of a sequence
+    token_ids: list[int] | None = None  # of a stored block
+
+
+@message(47)
+@dataclass(frozen=True, slots=True)
+class KVCacheEvents:
+    """Events from number ``first`` on, in order. Ask next from ``first + len(events)``; a later ``first`` than asked
+    for means that those between were dropped."""
+
+    first: int
+    events: list[KVCacheEvent]
+
+
 class WorkerInterface(rt.BlockingActor):
     """What the core asks of a worker. `ringcast.gpu` implements it; tests have fakes."""
 

@@ -45,7 +45,7 @@ def _measure_awake(bench: Bench) -> None:
     def figure(label: str, readers: int) -> Figure:
         return series.figure((label, readers), "ns")
 
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (label, *(figure(label, readers) for readers in READERS), figure(label, 8).ratio_to(figure(label, 1)))
         for _, _, label in modes
     )

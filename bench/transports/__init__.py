@@ -88,7 +88,7 @@ class Endpoint(ABC):
             send(payload)
 
     def stream(self, size_bytes: int, count: int, batch: int) -> float:
-        """Send without waiting for answers; seconds until the other end has taken the last. Batches if there are any."""
+        """Send without waiting for answers; seconds until the other end has taken the last. Batches if it has any."""
         send, payload = self.send, b"r" * size_bytes
         start = time.perf_counter()
         for _ in range(count):
@@ -108,6 +108,7 @@ class FanOutEndpoint(ABC):
     """One writer, several readers that one process polls in turn."""
 
     peer: Peer
+    send_all: Callable[[bytes], object]  # one message to all readers
 
     def open(self, readers: int, size_bytes: int) -> None:
         """Connect that many readers for messages of up to that size, on both sides at once."""
@@ -138,12 +139,9 @@ class FanOutEndpoint(ABC):
                         left[i] -= poll()
             self.peer.send()
 
-    def send_all(self, payload: bytes) -> object:
-        """One message to all readers."""
-        raise NotImplementedError
-
     def flush(self) -> object:
-        """After a batch."""
+        """After a batch: nothing, for transports that send at once."""
+        return None
 
     def pollers(self) -> list[Callable[[], int]]:
         """One a reader: takes messages, copied out, and returns how many; 0 at once if there is none."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import iceoryx2 as ix
+import iceoryx2 as ix  # type: ignore[import-untyped]
 
 from . import Endpoint, FanOutEndpoint, Peer
 
@@ -145,7 +145,7 @@ class IceoryxFanOut(FanOutEndpoint):
         self._node = _Node()
         if self._near:
             self.peer.receive()
-            self.send_all = self._node.sender(name, readers, size_bytes, buffered)  # type: ignore[method-assign]
+            self.send_all = self._node.sender(name, readers, size_bytes, buffered)
             self.peer.send()
         else:
             self._polls = [self._node.poller(name, readers, buffered) for _ in range(readers)]

@@ -1,4 +1,4 @@
-"""Ours, in threads: rings with doorbells, read by polling (awake) or by waiting (asleep), one writer to many readers."""
+"""Ours, in threads: rings with doorbells, read by polling (awake) or waiting (asleep), by one reader or by many."""
 
 from __future__ import annotations
 
@@ -151,11 +151,11 @@ class RingFanOut(FanOutEndpoint):
         """Bell 0 is the writer's."""
         if self._near:
             bells = Bells.create(readers + 1)
-            with_segment = create_segment(RingWriter.size_bytes())
-            self.writer = RingWriter(with_segment.fd, bells.bells[0], epoch=EPOCH)
+            segment = create_segment(RingWriter.size_bytes())
+            self.writer = RingWriter(segment.fd, bells.bells[0], epoch=EPOCH)
             for bell in bells.bells[1:]:
                 self.writer.admit(bell)
-            self.peer.send(None, [*bells.fds, with_segment.fd])
+            self.peer.send(None, [*bells.fds, segment.fd])
             self.peer.receive()
         else:
             *fds, segment_fd = self.peer.receive()[1]

@@ -11,7 +11,9 @@ import pickle
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+from vllm.distributed.device_communicators.shm_broadcast import (  # type: ignore[import-not-found]
+    MessageQueue,
+)
 
 from . import Endpoint, Peer
 

@@ -29,7 +29,7 @@ class ZmqEndpoint(Endpoint):
 
 
 class ZmqFanOut(FanOutEndpoint):
-    """One XPUB, which tells when the subscriptions have arrived, and SUBs; no high-water mark, so nothing is dropped."""
+    """One XPUB, which learns of the subscriptions, and SUBs; no high-water mark, so nothing is dropped."""
 
     def __init__(self, peer: Peer, near: bool) -> None:
         self.peer = peer
@@ -50,7 +50,7 @@ class ZmqFanOut(FanOutEndpoint):
             for _ in range(readers):
                 publisher.recv()
             self.peer.receive()
-            self.send_all = publisher.send  # type: ignore[method-assign]
+            self.send_all = publisher.send
         else:
             address = str(self.peer.receive()[0])
             self._subscribers = []
