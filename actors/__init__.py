@@ -20,7 +20,9 @@ from .errors import (
 )
 from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
 from .group import Err, Group, Ok
+from .mailbox_meter import MailboxStatistics
 from .retry import retry
+from .run import run
 from .spec import Restart, Spec, Where, here, process, spec
 from .statistics import NodeStatistics
 from .supervisor import Supervisor
@@ -43,6 +45,7 @@ __all__ = [
     "Group",
     "Mailbox",
     "MailboxFull",
+    "MailboxStatistics",
     "Msg",
     "NodeStatistics",
     "NotInSystem",
@@ -65,6 +68,7 @@ __all__ = [
     "here",
     "process",
     "retry",
+    "run",
     "spec",
     "stream",
     "trace",

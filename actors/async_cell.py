@@ -33,9 +33,7 @@ class AsyncCell(Cell):
         self._streams: dict[tuple[Origin, int], StreamProducer] = {}
 
     def put(self, incoming: Incoming) -> None:
-        if incoming.context.chain and self.would_wait_for_itself(incoming):
-            return
-        self.queue.append(incoming)
+        super().put(incoming)
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
 
@@ -144,6 +142,7 @@ class AsyncCell(Cell):
         return asyncio.get_running_loop().call_later(incoming.context.remaining_s(), expire, DEADLINE)
 
     def _ended_by_cancellation(self, incoming: Incoming, by: str | None) -> None:
+        self.meter.handled_since(incoming.began_at)
         if incoming.call_id is None or by == CALLER:
             return
         if by == DEADLINE:

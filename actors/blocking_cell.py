@@ -25,11 +25,6 @@ class BlockingCell(Cell):
         self._streams: dict[tuple[Origin, int], tuple[Incoming, BlockingProducer]] = {}
         self._to_close: list[BlockingProducer] = []  # given up: closed by the actor's own thread
 
-    def put(self, incoming: Incoming) -> None:
-        if incoming.context.chain and self.would_wait_for_itself(incoming):
-            return
-        self.queue.append(incoming)
-
     def cancel(self, origin: Origin, call_id: int) -> None:
         current = self._current
         if current is not None and current.call_id == call_id and current.origin == origin:
@@ -81,9 +76,12 @@ class BlockingCell(Cell):
             self._failed(incoming, error)
         else:
             if incoming.context.expired() and incoming.call_id is not None:
+                self.meter.handled_since(incoming.began_at)
                 where = f"while {self.name}.{incoming.method} ran"
                 incoming.origin.fail(self.name, incoming.call_id, FailureKind.DEADLINE, None, where, "")
-            elif not self._cancelled:
+            elif self._cancelled:
+                self.meter.handled_since(incoming.began_at)
+            else:
                 self._succeeded(incoming, value)
         finally:
             call_context.leave_handler()

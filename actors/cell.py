@@ -7,6 +7,7 @@ the caller, or, for a cast, to the log.
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,6 +17,7 @@ from typing import Any
 
 from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescriptor
 from .call_context import EMPTY, CallContext
+from .mailbox_meter import MailboxMeter
 from .origin import Origin
 from .wire import FailureKind
 
@@ -35,6 +37,8 @@ class Incoming:
     context: CallContext = EMPTY
     is_stream: bool = False
     quiet: bool = False
+    arrived_at: float = 0.0  # monotonic seconds, set by the mailbox
+    began_at: float = 0.0
 
 
 class Cell(ABC):
@@ -48,15 +52,21 @@ class Cell(ABC):
         self.name = name
         self.capacity_bytes = actor.mailbox.capacity
         self.queue: deque[Incoming] = deque()
+        self.meter = MailboxMeter()
         self._on_handler = on_handler
         self._handlers: dict[str, tuple[int, Descriptor]] = {
             method: (number, descriptor)
             for number, (method, descriptor) in enumerate(type(actor).handlers().items(), start=1)
         }
 
-    @abstractmethod
     def put(self, incoming: Incoming) -> None:
         """Add a message to the mailbox."""
+        if incoming.context.chain and self._would_wait_for_itself(incoming):
+            return
+        incoming.arrived_at = time.monotonic()
+        self.queue.append(incoming)
+        if len(self.queue) > self.meter.peak_depth:
+            self.meter.peak_depth = len(self.queue)
 
     @abstractmethod
     def cancel(self, origin: Origin, call_id: int) -> None:
@@ -77,7 +87,7 @@ class Cell(ABC):
             if incoming.call_id is not None:
                 incoming.origin.fail(self.name, incoming.call_id, FailureKind.GONE, None, text, "")
 
-    def would_wait_for_itself(self, incoming: Incoming) -> bool:
+    def _would_wait_for_itself(self, incoming: Incoming) -> bool:
         """Answer a call that comes, through others, from this actor's own handler: it could never be handled."""
         if incoming.call_id is None or self.actor_id not in incoming.context.chain:
             return False
@@ -93,6 +103,7 @@ class Cell(ABC):
     def _take(self) -> tuple[Incoming, Descriptor | None]:
         """The next message and its handler; None if it is not to be handled (the caller has been told)."""
         incoming = self.queue.popleft()
+        incoming.began_at = self.meter.took(incoming.arrived_at)
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         number, descriptor = self._handlers.get(incoming.method, (0, None))
         refusal = self._refusal(incoming, descriptor)
@@ -100,6 +111,7 @@ class Cell(ABC):
             self._failed(incoming, refusal)
             return incoming, None
         if incoming.context.expired() and incoming.call_id is not None:
+            self.meter.expired += 1
             where = f"while the call waited in the mailbox of {self.name!r}"
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.DEADLINE, None, where, "")
             return incoming, None
@@ -127,10 +139,13 @@ class Cell(ABC):
         return False
 
     def _succeeded(self, incoming: Incoming, value: Any) -> None:
+        self.meter.handled_since(incoming.began_at)
         if incoming.call_id is not None and not incoming.quiet:
             incoming.origin.reply(self.name, incoming.call_id, value)
 
     def _failed(self, incoming: Incoming, error: BaseException) -> None:
+        self.meter.handled_since(incoming.began_at)
+        self.meter.failed += 1
         trace = "".join(traceback.format_exception(error))
         if incoming.call_id is not None:
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.RAISED, error, describe(error), trace)

@@ -21,6 +21,9 @@ def main() -> None:
     if os.getppid() != parent_pid:  # it died, and the number may be somebody else's by now
         os._exit(ORPHANED)
     exit_with([parent])
+    cpus = os.environ.pop("RINGCAST_CPUS", "")  # boot.CPUS_VARIABLE; before any library counts the processors
+    if cpus:
+        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
 
     import faulthandler
     import signal

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
 
-from .boot import Boot, class_for_travel
+from .boot import CPUS_VARIABLE, Boot, class_for_travel
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
@@ -41,7 +41,9 @@ class ProcessHost:
         self.slot = root.take_slot()
         self._root = root
         self._on_exit = on_exit
-        self._env = child.where.env
+        self._env = dict(child.where.env)
+        if child.where.cpus is not None:
+            self._env[CPUS_VARIABLE] = ",".join(str(cpu) for cpu in sorted(child.where.cpus))
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[int] = self._loop.create_future()
         self._gone = asyncio.Event()

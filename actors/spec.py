@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
@@ -38,9 +39,20 @@ here = Here()
 
 @dataclass(frozen=True, slots=True)
 class process:  # a value class with a verb's name: reads as where=rt.process()
-    """In a process of its own. ``env`` is added to the inherited environment."""
+    """In a process of its own.
+
+    ``env`` is added to the inherited environment (thread counts such as OMP_NUM_THREADS belong there: they are read
+    when a library is loaded). ``cpus`` are the processors that it may run on, from its first lines on; memory then
+    comes from their NUMA node, by the kernel's first-touch rule. ``ValueError`` if this machine has none of them.
+    """
 
     env: Mapping[str, str] = field(default_factory=dict)
+    cpus: frozenset[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpus is not None and not self.cpus & os.sched_getaffinity(0):
+            usable = sorted(os.sched_getaffinity(0))
+            raise ValueError(f"process(cpus={sorted(self.cpus)}): none of them is usable here, only {usable} are")
 
 
 Where = Here | process

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ringcast.channels.codec import message
 
+from .mailbox_meter import MailboxStatistics
+
 if TYPE_CHECKING:
     from .node import Node
 
@@ -25,6 +27,7 @@ class NodeStatistics:
     late_replies: int  # replies that came after their call had ended
     dropped_casts: int  # casts whose actor was gone when they could have left
     undecodable: int  # messages that no registered type fits
+    mailboxes: dict[str, MailboxStatistics]  # of the actors that live there, by their names
 
 
 def node_statistics(node: Node) -> NodeStatistics:
@@ -40,4 +43,5 @@ def node_statistics(node: Node) -> NodeStatistics:
         late_replies=node.counters.late_replies,
         dropped_casts=node.counters.dropped_casts,
         undecodable=node.counters.undecodable,
+        mailboxes={cell.name: cell.meter.statistics(cell.queue) for cell in node.cells.values()},
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from .report import ROOT, Report, describe_machine, plot_curves
-from .sections import FULL, OURS, PEERS, QUICK, TINY, Bench, Transport, fan_out, latency, quiet, throughput, wake
+from .sections import FULL, OURS, PEERS, QUICK, TINY, Bench, Transport, fan_out, latency, quiet, slow, throughput, wake
 from .workers import Cores, WorkerFailed
 
 METHOD: Final = (
@@ -25,7 +25,7 @@ METHOD: Final = (
     "Everything is sent by Python and received by Python, as bytes of the reader's own. Loops are warmed up first.",
     "Latencies contain one call of the clock (timer_ns).",
 )
-SECTIONS: Final = ("latency", "wake", "throughput", "fan-out", "quiet")
+SECTIONS: Final = ("latency", "wake", "throughput", "fan-out", "quiet", "slow-reader")
 BUSY_LOAD: Final = 0.5
 
 
@@ -75,6 +75,8 @@ def _measure(bench: Bench, options: argparse.Namespace) -> None:
         fan_out.measure(bench)
     if "quiet" in options.sections:
         quiet.measure(bench)
+    if "slow-reader" in options.sections:
+        slow.measure(bench)
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

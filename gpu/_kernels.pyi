@@ -1,6 +1,7 @@
 """Types of the native module; see native/module.cpp. Addresses are what ``tensor.data_ptr()`` gives."""
 
 CacheView = tuple[int, int, int, int, int, int]
+Lists = tuple[int, int]  # starts, values
 
 def best_level() -> int: ...
 def norm(
@@ -16,17 +17,24 @@ def norm(
     dtype: int,
     /,
 ) -> None: ...
-def gate(level: int, threads: int, gate_up: int, out: int, rows: int, size: int, dtype: int, /) -> None: ...
+def gate(
+    level: int, threads: int, gate_up: int, out: int, rows: int, size: int, activation: int, dtype: int, /
+) -> None: ...
 def rotary(
     level: int,
     threads: int,
     qkv: int,
+    query_norm: int,
+    key_norm: int,
     cos_sin: int,
     positions: int,
     slots: int,
     queries: int,
     tokens: int,
     heads: int,
+    rotary_dim: int,
+    query_scale: float,
+    epsilon: float,
     cache: CacheView,
     dtype: int,
     /,
@@ -42,10 +50,13 @@ def attention(
     sequences: int,
     table_stride: int,
     heads: int,
+    window: int,
+    softcap: float,
     cache: CacheView,
     dtype: int,
     /,
 ) -> None: ...
+def normalizers(level: int, threads: int, logits: int, rows: int, out: int, count: int, vocab: int, /) -> None: ...
 def sample(
     threads: int,
     logits: int,
@@ -53,10 +64,43 @@ def sample(
     temperature: int,
     top_p: int,
     top_k: int,
+    min_p: int,
     seeds: int,
     positions: int,
     out: int,
     draws: int,
     vocab: int,
+    /,
+) -> None: ...
+def adjust(
+    threads: int,
+    logits: int,
+    allowed: Lists,
+    word_starts: int,
+    words: Lists,
+    banned: Lists,
+    biased: Lists,
+    biases: int,
+    history: Lists,
+    prompt_tokens: int,
+    repetition: int,
+    frequency: int,
+    presence: int,
+    rows: int,
+    vocab: int,
+    /,
+) -> None: ...
+def logprobs(
+    threads: int,
+    logits: int,
+    rows: int,
+    tokens: int,
+    normalizers: int,
+    token_ids: int,
+    logprobs: int,
+    ranks: int,
+    count: int,
+    vocab: int,
+    width: int,
     /,
 ) -> None: ...

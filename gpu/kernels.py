@@ -1,4 +1,4 @@
-"""`CpuKernels`: the native kernels as functions of torch tensors. The only module that hands pointers to native code.
+"""`CpuKernels`: the native kernels as functions of torch tensors. Beside it only `sampling_kernels` calls native code.
 
 Every size, type and layout is checked here, so native code can trust its numbers; values that must be in range (block
 ids, positions, token ids) are checked where they enter, in `rows`. Kernels allocate their outputs and keep no state.
@@ -15,6 +15,8 @@ from .errors import UnsupportedModelError
 from .kv_cache import CacheLayer
 
 DTYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
+ACTIVATIONS = ("silu", "gelu_tanh")  # in the order of native/kernels.h
+_MAX_HEAD_DIM = 1024  # kMaxHeadDim in native/vector16.h
 LEVELS = ("portable", "avx2", "avx512")
 
 
@@ -39,10 +41,10 @@ class CpuKernels:
     ) -> Tensor:
         """RMSNorm in float32: ``residual`` [rows, size] += ``delta`` in place, then its normed rows as ``dtype``."""
         rows, size = residual.shape
-        _require(residual, "residual", torch.float32, (rows, size))
-        _require(weight, "weight", torch.float32, (size,))
+        require(residual, "residual", torch.float32, (rows, size))
+        require(weight, "weight", torch.float32, (size,))
         if delta is not None:
-            _require(delta, "delta", dtype, (rows, size))
+            require(delta, "delta", dtype, (rows, size))
         out = torch.empty((rows, size), dtype=dtype)
         _kernels.norm(
             self._level, self.num_threads, 0 if delta is None else delta.data_ptr(), residual.data_ptr(),
@@ -50,88 +52,83 @@ class CpuKernels:
         )  # fmt: skip
         return out
 
-    def gate(self, gate_up: Tensor) -> Tensor:
-        """SiLU of the first half of each row times its second half: [rows, 2 * size] -> [rows, size]."""
+    def gate(self, gate_up: Tensor, activation: str = "silu") -> Tensor:
+        """``activation`` (one of `ACTIVATIONS`) of the first half of each row times its second half:
+        [rows, 2 * size] -> [rows, size].
+        """
         rows, twice = gate_up.shape
-        _require(gate_up, "gate_up", gate_up.dtype, (rows, twice))
+        require(gate_up, "gate_up", gate_up.dtype, (rows, twice))
         if twice % 2:
             raise ValueError(f"rows of gate_up have {twice} items, no two halves")
         out = torch.empty((rows, twice // 2), dtype=gate_up.dtype)
         _kernels.gate(
             self._level, self.num_threads, gate_up.data_ptr(), out.data_ptr(), rows, twice // 2,
-            DTYPE_NUMBERS[gate_up.dtype],
+            ACTIVATIONS.index(activation), DTYPE_NUMBERS[gate_up.dtype],
         )  # fmt: skip
         return out
 
-    def rotary(self, qkv: Tensor, cos_sin: Tensor, batch: Batch, layer: CacheLayer, num_heads: int) -> Tensor:
+    def rotary(
+        self, qkv: Tensor, cos_sin: Tensor, batch: Batch, layer: CacheLayer, num_heads: int, scale: float,
+        norms: tuple[Tensor, Tensor] | None = None, epsilon: float = 0.0,
+    ) -> Tensor:  # fmt: skip
         """Rotate queries and keys by HF's convention and store keys and values at the batch's slots.
 
         ``qkv`` [tokens, (heads + 2 * kv_heads) * head_dim]; returns the queries [tokens, heads, head_dim] in float32,
-        scaled by 1/sqrt(head_dim). ``cos_sin`` [positions, head_dim] must reach the largest position.
+        multiplied by ``scale``. ``cos_sin`` [positions, dimensions to rotate] must reach the largest position.
+        ``norms``: weights [head_dim] of the RMSNorms of each query's and key's head before they are rotated.
         """
         tokens, head_dim = batch.num_tokens, layer.head_dim
-        _require(qkv, "qkv", qkv.dtype, (tokens, (num_heads + 2 * layer.num_kv_heads) * head_dim))
-        _require(cos_sin, "cos_sin", torch.float32, (cos_sin.shape[0], head_dim))
+        rotary_dim = cos_sin.shape[1]
+        require(qkv, "qkv", qkv.dtype, (tokens, (num_heads + 2 * layer.num_kv_heads) * head_dim))
+        require(cos_sin, "cos_sin", torch.float32, (cos_sin.shape[0], rotary_dim))
+        if rotary_dim % 2 or rotary_dim > head_dim:
+            raise ValueError(f"{rotary_dim} dimensions of heads of {head_dim} cannot be rotated")
+        for norm in norms or ():
+            require(norm, "norm", torch.float32, (head_dim,))
+        query_norm, key_norm = (norm.data_ptr() for norm in norms) if norms else (0, 0)
         queries = torch.empty((tokens, num_heads, head_dim), dtype=torch.float32)
         _kernels.rotary(
-            self._level, self.num_threads, qkv.data_ptr(), cos_sin.data_ptr(), batch.positions.data_ptr(),
-            batch.slots.data_ptr(), queries.data_ptr(), tokens, num_heads, layer.view, DTYPE_NUMBERS[qkv.dtype],
+            self._level, self.num_threads, qkv.data_ptr(), query_norm, key_norm, cos_sin.data_ptr(),
+            batch.positions.data_ptr(), batch.slots.data_ptr(), queries.data_ptr(), tokens, num_heads, rotary_dim, scale,
+            epsilon, layer.view, DTYPE_NUMBERS[qkv.dtype],
         )  # fmt: skip
         return queries
 
-    def attention(self, queries: Tensor, batch: Batch, layer: CacheLayer, dtype: torch.dtype) -> Tensor:
+    def attention(
+        self, queries: Tensor, batch: Batch, layer: CacheLayer, dtype: torch.dtype, window: int = 0,
+        softcap: float = 0.0,
+    ) -> Tensor:  # fmt: skip
         """Every query attends to its sequence's tokens up to itself: [tokens, heads, head_dim] -> [tokens, hidden].
 
+        With a ``window`` it attends to the last that many only, itself included (0: to all); with a ``softcap`` scores
+        are bent to softcap * tanh(score / softcap) (0: they are not).
         A query's result depends on its sequence alone: not on other sequences, on chunking, or on ``block_size``.
         """
         tokens, heads, head_dim = queries.shape
-        _require(queries, "queries", torch.float32, (batch.num_tokens, heads, layer.head_dim))
+        require(queries, "queries", torch.float32, (batch.num_tokens, heads, layer.head_dim))
         if heads % layer.num_kv_heads:
             raise ValueError(f"{heads} heads cannot share {layer.num_kv_heads} key-value heads evenly")
         out = torch.empty((tokens, heads * head_dim), dtype=dtype)
         _kernels.attention(
             self._level, self.num_threads, queries.data_ptr(), out.data_ptr(), batch.block_tables.data_ptr(),
             batch.query_starts.data_ptr(), batch.kv_lengths.data_ptr(), batch.kv_lengths.shape[0],
-            batch.block_tables.shape[1], heads, layer.view, DTYPE_NUMBERS[dtype],
-        )  # fmt: skip
-        return out
-
-    def sample(
-        self, logits: Tensor, rows: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, seeds: Tensor,
-        positions: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """Draw one token for each of ``rows`` of ``logits`` [*, vocab]; see `sampler` for the rules. int64 [draws].
-
-        ``rows``, ``top_k``, ``seeds`` and ``positions`` are int64, ``temperature`` (> 0) and ``top_p`` float64.
-        Logits must not be NaN.
-        """
-        draws, vocab = rows.shape[0], logits.shape[1]
-        _require(logits, "logits", torch.float32, (logits.shape[0], vocab))
-        for name, tensor, dtype in (
-            ("rows", rows, torch.int64), ("temperature", temperature, torch.float64),
-            ("top_p", top_p, torch.float64), ("top_k", top_k, torch.int64), ("seeds", seeds, torch.int64),
-            ("positions", positions, torch.int64),
-        ):  # fmt: skip
-            _require(tensor, name, dtype, (draws,))
-        out = torch.empty(draws, dtype=torch.int64)
-        _kernels.sample(
-            self.num_threads, logits.data_ptr(), rows.data_ptr(), temperature.data_ptr(), top_p.data_ptr(),
-            top_k.data_ptr(), seeds.data_ptr(), positions.data_ptr(), out.data_ptr(), draws, vocab,
+            batch.block_tables.shape[1], heads, window, softcap, layer.view, DTYPE_NUMBERS[dtype],
         )  # fmt: skip
         return out
 
 
 def check_attention_shape(head_dim: int, block_size: int) -> None:
     """Refuse what the attention kernel's vectors of 16 cannot hold, before anything is allocated."""
-    if head_dim % 16:
+    if head_dim % 16 or head_dim > _MAX_HEAD_DIM:
         raise UnsupportedModelError(
-            f"attention heads of {head_dim} dimensions are not supported (multiples of 16 are); choose another model"
+            f"attention heads of {head_dim} dimensions are not supported (multiples of 16 up to {_MAX_HEAD_DIM} are); "
+            "choose another model"
         )
     if block_size % 16 or block_size < 1:
         raise UnsupportedModelError(f"block size {block_size} is not supported; use a multiple of 16")
 
 
-def _require(tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def require(tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous():
         raise ValueError(
             f"{name} is {tensor.dtype} {list(tensor.shape)} with strides {tensor.stride()}; "

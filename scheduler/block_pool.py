@@ -16,21 +16,21 @@ from .free_list import FreeList
 class BlockPool:
     """Block ids 0 to ``num_blocks - 1``.
 
-    A kept block has contents that are worth keeping: it stays kept when it is free, and is reused after every block
-    that is not, the one given back first being the first; then ``on_reuse`` is told. Blocks that are not kept are
-    reused in the reverse order, since the one given back last is warm.
+    When a block becomes free, ``is_kept`` tells whether its contents are worth keeping. Such a block is reused after
+    all that are free then, and ``on_reuse`` is told so; the others are reused at once, the one given back last first,
+    since it is warm.
 
     free + used + retiring = total, and no block is given back more often than it was given out: each call checks the
     blocks it touches and the sum, at O(1) a block, and raises `AccountError` on the first violation.
     """
 
-    def __init__(self, num_blocks: int, on_reuse: Callable[[int], None] = lambda block_id: None) -> None:
+    def __init__(self, num_blocks: int, is_kept: Callable[[int], bool], on_reuse: Callable[[int], None]) -> None:
         self.num_blocks = num_blocks
         self.num_freed = 0  # how many blocks have become free since the start; while it stands still, none has
+        self._is_kept = is_kept
         self._on_reuse = on_reuse
         self._free = FreeList(num_blocks)
         self._num_owners = [0] * num_blocks
-        self._is_kept = bytearray(num_blocks)
         self._retires_after = [0] * num_blocks  # the step; 0 for a block that is not retiring
         self._retiring: deque[tuple[int, Sequence[int]]] = deque()  # (step, blocks), steps ascending
         self._num_used = 0
@@ -60,8 +60,7 @@ class BlockPool:
             if self._num_owners[block_id]:
                 raise AccountError(f"block {block_id} is on the free list, but {self._describe(block_id)}")
             self._num_owners[block_id] = 1
-            if self._is_kept[block_id]:
-                self._is_kept[block_id] = False
+            if self._is_kept(block_id):
                 self._on_reuse(block_id)
         self._num_used += count
         self._check_sum()
@@ -116,17 +115,6 @@ class BlockPool:
             self._set_free(free_now)
         self._check_sum()
 
-    def keep(self, block_id: int) -> None:
-        """The contents of a used block are worth keeping."""
-        self._is_kept[block_id] = True
-
-    def drop(self, block_id: int) -> None:
-        """The contents of a block are worth nothing any more: if it is free, it is the next to be reused."""
-        self._is_kept[block_id] = False
-        if block_id in self._free:
-            self._free.remove(block_id)
-            self._free.put_first(block_id)
-
     def check(self, claims: Iterable[Sequence[int]]) -> None:
         """Compare the whole account with the owners' own lists, at O(blocks): for tests and debugging."""
         owners = Counter(block_id for block_ids in claims for block_id in block_ids)
@@ -141,13 +129,10 @@ class BlockPool:
         for block_id in free:
             if self._num_owners[block_id] or self._retires_after[block_id]:
                 raise AccountError(f"block {block_id} is on the free list, but {self._describe(block_id)}")
-        kept = [self._is_kept[block_id] for block_id in free]
-        if kept != sorted(kept):
-            raise AccountError("a kept block would be reused before one that is not kept")
 
     def _set_free(self, block_ids: Sequence[int]) -> None:
         for block_id in block_ids:
-            if self._is_kept[block_id]:
+            if self._is_kept(block_id):
                 self._free.put_last(block_id)
             else:
                 self._free.put_first(block_id)

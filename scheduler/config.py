@@ -6,14 +6,16 @@ memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from ringcast.channels.codec import message
 
 from .errors import ConfigError
 from .messages import KVCacheConfig, KVCacheSpec
 
-_MIN_MODEL_LEN = 2  # one prompt token and one output token
+POLICIES = ("fcfs", "priority")
+_LEAST = {"max_model_len": 2, "kv_event_log_size": 0}  # one prompt token and one output token; no log
+_OPTIONAL = ("max_model_len", "num_blocks", "long_prefill_token_threshold")
 
 
 @message(49)
@@ -26,17 +28,28 @@ class SchedulerConfig:
     max_model_len: int | None = None  # tokens of a request, prompt and outputs; None: the model's own limit
     block_size: int = 16  # tokens per KV block
     num_blocks: int | None = None  # None: as many as the worker's memory holds and the limits above can use
+    policy: str = "fcfs"  # who goes first: who came first, or by "priority" who has the lowest number
+    long_prefill_token_threshold: int | None = None  # tokens of one request in one step; None: no cap
+    enable_prefix_caching: bool = True  # requests that begin alike share KV blocks
+    max_plans_in_flight: int = 1  # 2: the worker has its next plan before its result was looked at
+    kv_event_log_size: int = 0  # the last so many events of the prefix cache are kept for whoever asks
 
     def __post_init__(self) -> None:
-        optional = {"max_model_len", "num_blocks"}
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None and field.name in optional:
-                continue
-            least = _MIN_MODEL_LEN if field.name == "max_model_len" else 1
-            if type(value) is not int or value < least:
-                alternative = ", or leave it out" if field.name in optional else ""
-                raise ConfigError(f"{field.name}={value!r}: give a whole number of at least {least}{alternative}")
+            if field.name == "policy":
+                is_right, remedy = value in POLICIES, f"use one of {', '.join(POLICIES)}"
+            elif field.name == "enable_prefix_caching":
+                is_right, remedy = isinstance(value, bool), "use True or False"
+            else:
+                least = _LEAST.get(field.name, 1)
+                is_right = type(value) is int and value >= least
+                remedy = f"give a whole number of at least {least}"
+                if field.name in _OPTIONAL:
+                    is_right = is_right or value is None
+                    remedy += ", or leave it out"
+            if not is_right:
+                raise ConfigError(f"{field.name}={value!r}: {remedy}")
 
 
 def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:
@@ -71,7 +84,7 @@ def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:
         if num_blocks < needed:
             longest = affordable * config.block_size
             remedy = "free memory, or use a smaller model"
-            if longest >= _MIN_MODEL_LEN:
+            if longest >= _LEAST["max_model_len"]:
                 remedy = f"free memory, or set max_model_len to {longest} or less"
             raise ConfigError(
                 f"max_model_len={max_model_len} needs {needed} KV blocks of {config.block_size} tokens, but "
@@ -84,6 +97,12 @@ def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=max_model_len,
     )
+
+
+def fit_again(limits: KVCacheConfig, spec: KVCacheSpec) -> KVCacheConfig:
+    """The same limits with no more blocks than a restarted worker has memory for; at least one."""
+    affordable = spec.available_bytes // spec.bytes_per_block
+    return replace(limits, num_blocks=max(1, min(limits.num_blocks, affordable)))
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

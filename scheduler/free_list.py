@@ -16,8 +16,8 @@ class FreeList:
 
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks  # the id of a sentinel between last and first
-        self._next = list(range(1, num_blocks + 1)) + [0]
-        self._previous = [num_blocks, *range(num_blocks)]
+        self._next: list[int] = [*range(1, num_blocks + 1), 0]
+        self._previous: list[int] = [num_blocks, *range(num_blocks)]
         self._length = num_blocks
 
     def __len__(self) -> int:

@@ -33,7 +33,7 @@ class KVManager:
         self.events = events or KVEventLog(0)
         self._caching = caching
         self._cache = PrefixCache(block_size, self.events, hash_function)
-        self._pool = BlockPool(num_blocks, self._evict)
+        self._pool = BlockPool(num_blocks, self._cache.holds, self._evict)
         self._acknowledged_step = 0
         self._latest_step = 0
         self._refused = (-1, -1)  # the request that did not fit last, and how many blocks had been freed by then
@@ -104,16 +104,15 @@ class KVManager:
         """
         num_known = min(request.num_computed_tokens, len(request.all_token_ids))
         chain = request.chain
-        full = request.block_ids[: num_known // self.block_size]
-        for block_id in self._cache.record(chain, request.all_token_ids, full):
-            self._pool.keep(block_id)
+        self._cache.record(chain, request.all_token_ids, request.block_ids[: num_known // self.block_size])
         request.next_record_at = (chain.num_recorded + 1) * self.block_size
 
     def free(self, request: Request) -> None:
         """Take back every block of ``request``; those that a step in flight may write are reused after it."""
         if request.num_computed_tokens >= request.next_record_at:
             self.record(request)
-        in_flight = self._latest_step if request.last_step > self._acknowledged_step else None
+        is_in_flight = min(request.last_step, self._latest_step) > self._acknowledged_step
+        in_flight = self._latest_step if is_in_flight else None
         self._pool.release(request.block_ids[::-1], in_flight)
         request.block_ids = []
         request.chain.restart()
@@ -129,13 +128,12 @@ class KVManager:
 
     def reset_cache(self) -> None:
         """Nothing that was computed so far will be found. Requests keep the blocks that they hold."""
-        for block_id in self._cache.clear():
-            self._pool.drop(block_id)
+        self._cache.clear()
 
     def lose_all(self, num_blocks: int) -> None:
         """The worker's memory is gone; the next one has so many blocks. Requests must hold none."""
         self._cache.clear()
-        self._pool = BlockPool(num_blocks, self._evict)
+        self._pool = BlockPool(num_blocks, self._cache.holds, self._evict)
         self._acknowledged_step = self._latest_step
         self._refused = (-1, -1)
 

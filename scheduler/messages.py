@@ -38,8 +38,8 @@ class SamplingRule:
     logit_bias: list[tuple[int, float]] | None = None  # (token id, what is added to its logit); pairs arrive as lists
     allowed_token_ids: list[int] | None = None  # nothing else may be drawn; never empty
     bad_words: list[list[int]] | None = None  # the last token of such a sequence is not drawn behind the others
-    min_tokens: int = 0  # before the row has so many output tokens none of ``stop_token_ids`` is drawn
-    stop_token_ids: list[int] | None = None  # every id that would end the request, EOS too; needed with min_tokens
+    min_tokens: int = 0  # before the row has so many output tokens none of ``stop_token_ids`` is drawn: both are
+    stop_token_ids: list[int] | None = None  # filled in at admission from the `StopRule`, EOS ids included
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 

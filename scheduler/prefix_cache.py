@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .errors import AccountError
@@ -90,11 +90,8 @@ class PrefixCache:
         chain.num_recorded = len(found)
         chain.serial = found[-1].serial if found else _NO_PARENT
 
-    def record(self, chain: Chain, tokens: Sequence[int], block_ids: Sequence[int]) -> Iterator[int]:
-        """Make the full blocks of a request findable: ``block_ids`` are all of them, the recorded ones too.
-
-        Yields those that got an entry now.
-        """
+    def record(self, chain: Chain, tokens: Sequence[int], block_ids: Sequence[int]) -> None:
+        """Make the full blocks of a request findable: ``block_ids`` are all of them, the recorded ones too."""
         self._extend(chain, tokens, len(block_ids))
         for index in range(chain.num_recorded, len(block_ids)):
             entry = self._by_hash.get(chain.hashes[index])
@@ -102,7 +99,6 @@ class PrefixCache:
                 if entry is not None:  # its parent is gone, or the hash collides
                     self.forget(entry.block_id)
                 entry = self._enter(chain, index, block_ids[index])
-                yield entry.block_id
             chain.serial = entry.serial
             chain.num_recorded = index + 1
 
@@ -116,13 +112,11 @@ class PrefixCache:
         del self._by_hash[entry.hash]
         self._events.removed(block_id, entry.hash)
 
-    def clear(self) -> list[int]:
-        """Forget everything; the blocks that had entries."""
-        block_ids = list(self._by_block)
+    def clear(self) -> None:
+        """Forget everything."""
         self._by_hash.clear()
         self._by_block.clear()
         self._events.cleared()
-        return block_ids
 
     def _enter(self, chain: Chain, index: int, block_id: int) -> CachedBlock:
         if block_id in self._by_block:
@@ -144,11 +138,7 @@ class PrefixCache:
 
 
 def _is(entry: CachedBlock, chain: Chain, index: int, parent_serial: int) -> bool:
-    return (
-        entry.parent_serial == parent_serial
-        and entry.content == chain.contents[index]
-        and entry.salt == chain.salt
-    )
+    return entry.parent_serial == parent_serial and entry.content == chain.contents[index] and entry.salt == chain.salt
 
 
 def _root_of(salt: str | None) -> bytes:

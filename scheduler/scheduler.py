@@ -1,74 +1,93 @@
 """The token-gap scheduler: which request computes how many tokens in the next step, and what its tokens mean.
 
-The engine core calls it; it calls the KV manager. Pure Python, no clock, no randomness: the same calls give
-the same plans. It never talks to a worker or a frontend.
+The engine core calls it; it calls the KV manager. Pure Python, no randomness, and the clock is for statistics alone:
+the same calls give the same plans. It never talks to a worker or a frontend.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from .admission import admit
+from .admission import admit, check_fits
+from .config import SchedulerConfig
+from .draft import Draft
 from .errors import AccountError, RequestRefused, ResultError
+from .events import KVEventLog
 from .kv_manager import KVManager
 from .messages import (
     AddRequest,
     KVCacheConfig,
-    NewRow,
+    KVCacheEvents,
+    Logprobs,
     RequestOutput,
     SchedulerStatistics,
     StepOutputs,
     StepPlan,
     StepResult,
 )
+from .planner import Planner
+from .policy import WaitingQueue
 from .request import NO_ROW, Request, RequestStatus
+from .residents import Residents
+from .step import StepInFlight, join
+from .tally import Tally
+from .trials import Trials
 
 Outputs = dict[int, StepOutputs]  # by client
 
 
-@dataclass(frozen=True, slots=True)
-class _StepInFlight:
-    """A plan that the worker has not answered yet: the requests whose next token it draws, and their rows."""
-
-    step_id: int
-    sampled: list[Request]
-    rows: list[int]
-
-
 class Scheduler:
-    """Plans steps by one rule: let each request's computed tokens catch up with its tokens.
+    """The requests of an engine from admission to their end, and the steps that bring them there.
 
-    There is no prefill or decode phase. Running requests go first, in order of (re-)entry, within the token
-    budget; then waiting ones, unless something was preempted in this step. A waiting request enters when
-    blocks for all its present tokens are free, even if the budget computes only a chunk of them now: it would
-    be preempted half way otherwise. When blocks are missing the last of the running is preempted: it gives up
-    row and blocks and goes to the head of the waiting; it enters again by a `NewRow` with all its tokens. The
-    first of the running is never preempted, so every step makes progress.
+    Any number of plans may be in flight. What a step will draw is planned for before it is known: the request's
+    ``num_pending_tokens`` count it, and only its value is missing. Where a plan needs the outcome (somebody would have
+    to give way, or nobody has anything left to compute) there is none until the steps in flight are over. A request
+    that a token ends has then been computed one step too far; that draw is dropped.
 
-    One plan is in flight at a time. Plans carry step ids, a request's tokens count as computed once planned,
-    and blocks given back during a step retire until its result (`BlockPool`); that is what several plans in
-    flight need of the accounts. What they need besides is a count of tokens not yet drawn per request.
+    "Re-add with all tokens" is one operation: it serves preemption, resume and the loss of the worker.
 
     Cost: O(1) per running request and step, plus O(tokens) when a request enters. ``limits`` are the resolved
     sizes; ``vocab_size`` bounds token ids.
     """
 
-    def __init__(self, limits: KVCacheConfig, vocab_size: int) -> None:
+    def __init__(
+        self,
+        limits: KVCacheConfig,
+        vocab_size: int,
+        config: SchedulerConfig = SchedulerConfig(),  # noqa: B008 (a frozen value)
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.limits = limits
         self.vocab_size = vocab_size
-        self._kv = KVManager(limits.num_blocks, limits.block_size)
-        self._requests: dict[str, Request] = {}
-        self._running: dict[str, Request] = {}  # in order of entry
-        self._waiting: OrderedDict[str, Request] = OrderedDict()
-        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
-        self._rows_to_forget: list[int] = []  # freed since the last plan
-        self._in_flight: _StepInFlight | None = None
         self.step_id = 0  # of the latest plan
-        self._num_arrived = 0
-        self._num_preemptions = 0
-        self._num_generated_tokens = 0
+        self._policy = config.policy
+        self._clock = clock
+        self._kv = KVManager(
+            limits.num_blocks,
+            limits.block_size,
+            caching=config.enable_prefix_caching,
+            events=KVEventLog(config.kv_event_log_size),
+        )
+        self._requests: dict[str, Request] = {}
+        self._residents = Residents(limits.max_num_seqs, self._kv)
+        self._waiting = WaitingQueue()
+        self._trials = Trials()
+        self._tally = Tally()
+        self._planner = Planner(
+            self._residents,
+            self._waiting,
+            self._trials,
+            self._tally,
+            clock,
+            budget=limits.max_num_batched_tokens,
+            max_chunk=config.long_prefill_token_threshold or limits.max_num_batched_tokens,
+        )
+        self._in_flight: deque[StepInFlight] = deque()
+        self._has_worker = True
+        self._num_with_logprobs = 0  # requests that want them for what they draw
 
     def add(self, message: AddRequest) -> RequestOutput | None:
         """Queue a request, new or generated in part before. None, or its last output if it ends here and now.
@@ -79,21 +98,32 @@ class Scheduler:
         try:
             if message.request_id in self._requests:
                 raise RequestRefused(f"request id {message.request_id!r} is in use: choose another")
-            request = admit(message, self.limits, self.vocab_size, arrival=self._num_arrived)
+            request = admit(
+                message,
+                self.limits,
+                self.vocab_size,
+                policy=self._policy,
+                arrival=self._tally.num_arrived,
+                now_s=self._clock(),
+            )
         except RequestRefused as refusal:
+            self._tally.ended(RequestStatus.FINISHED_ERROR)
             return RequestOutput(message.request_id, [], finish_reason="error", error=str(refusal))
-        if message.output_token_ids and (stop := request.stop_by_last_token()):
+        known = len(message.output_token_ids)
+        if known and (stop := request.stop_by_last_token()):
             status, stop_reason = stop
-            return RequestOutput(message.request_id, [], finish_reason=status.value, stop_reason=stop_reason)
-        self._num_arrived += 1
+            self._tally.ended(status)
+            return RequestOutput(message.request_id, [], status.value, stop_reason, start=known)
+        self._tally.num_arrived += 1
+        self._num_with_logprobs += request.sampling.logprobs is not None
         self._requests[request.request_id] = request
-        self._waiting[request.request_id] = request
+        self._waiting.put(request)
         return None
 
     def abort(self, request_ids: Iterable[str]) -> Outputs:
         """End requests in any state with "abort"; unknown ids have finished already and are passed over.
 
-        What a step in flight still draws for them is dropped when its result comes.
+        What steps in flight still draw for them is dropped when their results come.
         """
         requests = [self._requests[request_id] for request_id in request_ids if request_id in self._requests]
         return self._end(requests, RequestStatus.FINISHED_ABORTED, None)
@@ -102,215 +132,228 @@ class Scheduler:
         """End every request of a frontend that is gone. Nobody is left to be told. O(requests)."""
         self.abort([r.request_id for r in self._requests.values() if r.client == client])
 
-    def worker_lost(self, message: str) -> Outputs:
-        """The worker's rows and blocks are gone: end what ran there with "error" and ``message``.
+    def worker_lost(self, cause: str) -> Outputs:
+        """The worker's rows and blocks are gone, and with them the steps in flight and the prefix cache.
 
-        Waiting and preempted requests hold nothing in the worker; they stay queued and run on its successor.
-        A step in flight counts as over.
+        Everything that ran waits to be re-added with all its tokens; there is no plan before `worker_ready`. Whoever
+        was in flight is remembered (`Trials`): after two losses without a token in between it runs alone next time,
+        and when the worker is lost then, too, it ends with an error that names ``cause``. Idempotent until then.
         """
-        outputs = self._end(list(self._running.values()), RequestStatus.FINISHED_ERROR, message)
-        self._in_flight = None
-        self._rows_to_forget.clear()
-        self._kv.acknowledge(self.step_id)
+        if not self._has_worker:
+            return {}
+        self._has_worker = False
+        self._tally.num_worker_losses += 1
+        in_flight = {request for step in self._in_flight for request in step.requests if not request.has_ended}
+        self._in_flight.clear()
+        for request in in_flight:
+            request.num_losses += 1
+            request.draws_plainly = False
+        outputs: Outputs = {}
+        convicted = self._trials.on_trial
+        if convicted is not None and convicted in in_flight:
+            verdict = self._trials.verdict(convicted, cause)
+            outputs = self._end([convicted], RequestStatus.FINISHED_ERROR, verdict)
+        for request in self._residents.lose_all(self.limits.num_blocks):
+            request.status = RequestStatus.PREEMPTED
+            self._trials.release(request)
+            if not self._trials.take_in(request):
+                self._waiting.put(request)
+        return outputs
+
+    def worker_ready(self, num_blocks: int) -> Outputs:
+        """A worker with empty rows and ``num_blocks`` empty blocks is there; who does not fit any more ends."""
+        self._has_worker = True
+        if num_blocks == self.limits.num_blocks:
+            return {}
+        self.limits = replace(self.limits, num_blocks=num_blocks)
+        self._residents.lose_all(num_blocks)
+        outputs: Outputs = {}
+        for request in list(self._requests.values()):
+            try:
+                check_fits(request.max_num_tokens, self.limits)
+            except RequestRefused as refusal:
+                _merge(outputs, self._end([request], RequestStatus.FINISHED_ERROR, str(refusal)))
         return outputs
 
     def fail_all(self, message: str) -> Outputs:
         """The worker will not come back: end every request with "error" and ``message``."""
         outputs = self.worker_lost(message)
-        for client, late in self._end(list(self._waiting.values()), RequestStatus.FINISHED_ERROR, message).items():
-            outputs.setdefault(client, StepOutputs(self.step_id, [])).outputs.extend(late.outputs)
+        _merge(outputs, self._end(list(self._requests.values()), RequestStatus.FINISHED_ERROR, message))
         return outputs
 
     def schedule(self) -> StepPlan | None:
-        """The next step, or None when there is no request. `AccountError` while a step is in flight."""
-        if self._in_flight is not None:
-            raise AccountError(f"step {self._in_flight.step_id} is in flight: its result goes to update() first")
-        if not self._requests:
+        """The next step, or None: there is no request, no worker, or the steps in flight have to end first."""
+        if not self._requests or not self._has_worker:
             return None
-        planned: dict[Request, tuple[int, list[int]]] = {}  # tokens and new blocks of this step
-        budget, preempted = self._plan_running(planned)
-        new_rows = [] if preempted else self._plan_waiting(planned, budget)
-        if not planned:
+        draft = self._planner.plan(self.step_id + 1, may_preempt=not self._in_flight)
+        if draft is not None and draft.requests:
+            return self._commit(draft)
+        if not self._in_flight:
             raise AccountError(
                 f"no step is possible: {len(self._requests)} requests, {self._kv.num_free_blocks} free blocks"
             )
-        return self._commit(planned, new_rows)
+        return None
 
     def update(self, result: StepResult) -> Outputs:
-        """Take the tokens of the step in flight: append, apply the stop rules, free what finished.
+        """Take the tokens of the oldest step in flight: append, apply the stop rules, free what finished.
 
-        `ResultError` (and no change) when the result does not answer the plan.
+        `ResultError` (and no change) when the result does not answer its plan.
         """
-        step = self._in_flight
-        if step is None or result.step_id != step.step_id or result.rows != step.rows:
-            expected = "no step" if step is None else f"step {step.step_id} with rows {step.rows}"
-            raise ResultError(
-                f"the worker answered step {result.step_id} with rows {result.rows}; in flight is {expected}"
-            )
-        if len(result.token_ids) != len(step.rows) or not all(
-            0 <= token_id < self.vocab_size for token_id in result.token_ids
-        ):
-            raise ResultError(
-                f"step {step.step_id} drew {result.token_ids} for {len(step.rows)} rows: one id below "
-                f"{self.vocab_size} a row was due"
-            )
-        self._in_flight = None
+        if not self._in_flight:
+            raise ResultError(f"the worker answered step {result.step_id}, but none is in flight")
+        step = self._in_flight[0]
+        step.check(result, self.vocab_size)
+        if self._num_with_logprobs:
+            step.check_logprobs(result)
+        self._in_flight.popleft()
         self._kv.acknowledge(step.step_id)
+        self._tally.num_generated_tokens += len(step.sampled)
+        for chunk, one in zip(step.prompt_chunks, result.prompt_logprobs or (), strict=True):
+            if not chunk.request.has_ended:
+                chunk.request.prompt_logprobs.append(one.logprobs)
         outputs: Outputs = {}
-        for request, token_id in zip(step.sampled, result.token_ids, strict=True):
-            if request.is_finished:  # aborted while the step ran
+        client = -1
+        to_client: StepOutputs | None = None
+        for index, (request, token_id) in enumerate(zip(step.sampled, result.token_ids, strict=True)):
+            if request.has_ended:  # aborted or ended while the step ran
+                self._tally.num_generated_tokens -= 1
                 continue
             request.all_token_ids.append(token_id)
-            self._num_generated_tokens += 1
-            stop = request.stop_by_last_token()
-            if stop is None:
-                output = RequestOutput(request.request_id, [token_id])
+            num_tokens = len(request.all_token_ids)
+            request.num_pending_tokens -= 1
+            if to_client is None or request.client != client:
+                client = request.client
+                to_client = outputs.get(client)
+                if to_client is None:
+                    to_client = outputs[client] = StepOutputs(step.step_id, [])
+            if (
+                request.draws_plainly
+                and token_id not in request.ending_token_ids
+                and num_tokens < request.max_num_tokens
+            ):
+                to_client.request_ids.append(request.request_id)
+                to_client.token_ids.append(token_id)
+                to_client.starts.append(num_tokens - 1 - request.num_prompt_tokens)
             else:
-                status, stop_reason = stop
-                self._finish(request, status)
-                output = RequestOutput(request.request_id, [token_id], status.value, stop_reason)
-            outputs.setdefault(request.client, StepOutputs(step.step_id, [])).outputs.append(output)
+                to_client.outputs.append(self._tell(request, result.logprobs[index] if result.logprobs else None))
         return outputs
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing computed so far will be found by later requests; those that run keep what they have."""
+        self._kv.reset_cache()
+
+    def kv_cache_events(self, first: int) -> KVCacheEvents:
+        """What the prefix cache did, from event ``first`` on, as far as it is kept (``kv_event_log_size``)."""
+        return self._kv.events.since(first)
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._residents.running)
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._in_flight)
 
     def statistics(self) -> SchedulerStatistics:
         """A snapshot of the accounts. O(1)."""
-        return SchedulerStatistics(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting),
+        return self._tally.statistics(
+            num_running=len(self._residents.running),
+            num_waiting=len(self._requests) - len(self._residents.running),
             num_free_blocks=self._kv.num_free_blocks,
             num_blocks=self._kv.num_blocks,
             num_steps=self.step_id,
-            num_preemptions=self._num_preemptions,
-            num_generated_tokens=self._num_generated_tokens,
+            num_cached_blocks=self._kv.num_cached_blocks,
+            num_evicted_blocks=self._kv.num_evicted_blocks,
+            num_on_trial=len(self._trials),
         )
 
     def check(self) -> None:
         """Compare all accounts, O(requests + blocks); `AccountError` if one is wrong. For tests."""
-        self._kv.check(self._running.values())
-        rows = sorted([request.row for request in self._running.values()] + self._free_rows)
-        if rows != list(range(self.limits.max_num_seqs)):
-            raise AccountError(f"rows are held twice or lost: {rows}")
-        if self._running.keys() & self._waiting.keys() or (
-            self._running.keys() | self._waiting.keys() != self._requests.keys()
-        ):
-            raise AccountError("a request is in both queues, or in none")
+        not_running = [*self._waiting, *self._trials.waiting]
+        if self._trials.on_trial is not None and self._trials.on_trial.row == NO_ROW:
+            not_running.append(self._trials.on_trial)
+        self._residents.check(not_running)
+        places = sorted(request.request_id for request in [*self._residents.running.values(), *not_running])
+        if places != sorted(self._requests):
+            raise AccountError(f"a request is in two queues, or in none: {places} of {sorted(self._requests)}")
         for request in self._requests.values():
-            if not 0 <= request.num_computed_tokens <= request.num_tokens < request.max_num_tokens:
+            total = request.num_tokens + request.num_pending_tokens
+            if not 0 <= request.num_computed_tokens <= total <= request.max_num_tokens:
                 raise AccountError(f"token counts of request {request.request_id!r} are out of order")
-        for request in self._waiting.values():
-            if request.num_computed_tokens or request.block_ids or request.row != NO_ROW:
-                raise AccountError(f"waiting request {request.request_id!r} holds something in the worker")
 
-    def _plan_running(self, planned: dict[Request, tuple[int, list[int]]]) -> tuple[int, bool]:
-        """Plan the running requests; the budget that is left, and whether one was preempted."""
-        budget = self.limits.max_num_batched_tokens
-        preempted = False
-        for request in list(self._running.values()):
-            if budget == 0:
-                break
-            if request.status is not RequestStatus.RUNNING:  # preempted by one before it
-                continue
-            num_tokens = min(request.num_tokens - request.num_computed_tokens, budget)
-            new_block_ids = self._kv.allocate(request, num_tokens)
-            while new_block_ids is None:
-                victim = self._victim()
-                preempted = True
-                self._preempt(victim)
-                # First come, first served never takes one that is planned already; other policies may.
-                given_back, _ = planned.pop(victim, (0, []))
-                budget += given_back
-                if victim is request:
-                    break
-                new_block_ids = self._kv.allocate(request, num_tokens)
-            if new_block_ids is not None:
-                planned[request] = (num_tokens, new_block_ids)
-                budget -= num_tokens
-        return budget, preempted
-
-    def _plan_waiting(self, planned: dict[Request, tuple[int, list[int]]], budget: int) -> list[NewRow]:
-        """Let waiting requests enter, in order, while budget, rows and blocks last."""
-        new_rows: list[NewRow] = []
-        while budget and self._waiting and self._free_rows:
-            request = next(iter(self._waiting.values()))
-            if not self._kv.fits_now(request.num_tokens):
-                break
-            num_tokens = min(request.num_tokens, budget)
-            if self._kv.allocate(request, num_tokens) is None:
-                raise AccountError("blocks that fitted a moment ago are gone")
-            del self._waiting[request.request_id]
-            self._running[request.request_id] = request
-            request.status = RequestStatus.RUNNING
-            request.row = self._free_rows.pop()
-            # Copies: an actor in this process would get the very lists that change here later.
-            new_rows.append(
-                NewRow(request.row, list(request.all_token_ids), 0, list(request.block_ids), request.sampling)
-            )
-            planned[request] = (num_tokens, [])
-            budget -= num_tokens
-        return new_rows
-
-    def _commit(self, planned: dict[Request, tuple[int, list[int]]], new_rows: list[NewRow]) -> StepPlan:
-        self.step_id += 1
+    def _commit(self, draft: Draft) -> StepPlan:
+        self.step_id = draft.step_id
         self._kv.begin_step(self.step_id)
-        sample: list[bool] = []
-        for request, (num_tokens, _) in planned.items():
-            request.num_computed_tokens += num_tokens
-            request.last_step = self.step_id
-            sample.append(request.num_computed_tokens == request.num_tokens)
-        rows = [request.row for request in planned]
-        sampled = [request for request, draws in zip(planned, sample, strict=True) if draws]
-        self._in_flight = _StepInFlight(self.step_id, sampled, [request.row for request in sampled])
-        freed_rows, self._rows_to_forget = self._rows_to_forget, []
+        rows = [request.row for request in draft.requests]
+        sampled = [request for request, draws in zip(draft.requests, draft.sample, strict=True) if draws]
+        sampled_rows = [request.row for request in sampled]
+        self._in_flight.append(StepInFlight(self.step_id, draft.requests, sampled, sampled_rows, draft.prompt_chunks))
         return StepPlan(
             step_id=self.step_id,
-            freed_rows=freed_rows,
-            new_rows=new_rows,
+            freed_rows=self._residents.take_freed_rows(),
+            new_rows=draft.new_rows,
             rows=rows,
-            num_tokens=[num_tokens for num_tokens, _ in planned.values()],
-            new_block_ids=[block_ids for _, block_ids in planned.values()],
-            sample=sample,
+            num_tokens=draft.num_tokens,
+            new_block_ids=draft.new_block_ids,
+            sample=draft.sample,
         )
 
-    def _victim(self) -> Request:
-        """The policy: first come, first served, so the last of the running gives way."""
-        return next(reversed(self._running.values()))
-
-    def _preempt(self, request: Request) -> None:
-        """Back to the head of the waiting, to be re-added with all its tokens."""
-        del self._running[request.request_id]
-        self._release(request)
-        request.status = RequestStatus.PREEMPTED
-        self._waiting[request.request_id] = request
-        self._waiting.move_to_end(request.request_id, last=False)
-        self._num_preemptions += 1
+    def _tell(self, request: Request, logprobs: Logprobs | None) -> RequestOutput:
+        """What the frontend hears of a request's newest token, if that is more than the token; it may end here."""
+        if request.num_losses:
+            request.num_losses = 0
+            self._trials.release(request)
+        prompt_logprobs = None
+        if request.owes_prompt_logprobs:
+            prompt_logprobs = join(request.prompt_logprobs, (request.sampling.prompt_logprobs or 0) + 1)
+            request.prompt_logprobs = []
+            request.sampling = replace(request.sampling, prompt_logprobs=None)
+        status, stop_reason = request.stop_by_last_token() or (None, None)
+        is_first, request.awaits_first_output = request.awaits_first_output, False
+        request.draws_plainly = request.sampling.logprobs is None
+        if status is not None:
+            self._finish(request, status)
+        return RequestOutput(
+            request_id=request.request_id,
+            token_ids=request.all_token_ids[-1:],
+            finish_reason=status.value if status else None,
+            stop_reason=stop_reason,
+            num_cached_tokens=request.num_cached_tokens if is_first else 0,
+            start=request.num_tokens - 1 - request.num_prompt_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            queue_time_s=request.queue_time_s if is_first else 0.0,
+        )
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
         del self._requests[request.request_id]
-        if request.status is RequestStatus.RUNNING:
-            del self._running[request.request_id]
-            self._release(request)
-        else:
-            del self._waiting[request.request_id]
+        if request.row != NO_ROW:
+            self._residents.leave(request)
+        elif request is not self._trials.on_trial and request not in self._trials.waiting:
+            self._waiting.remove(request)
+        self._trials.release(request)
         request.status = status
-
-    def _release(self, request: Request) -> None:
-        """Give back everything that a running request holds in the worker."""
-        self._kv.free(request)
-        self._rows_to_forget.append(request.row)
-        self._free_rows.append(request.row)
-        request.row = NO_ROW
-        request.num_computed_tokens = 0
+        request.has_ended = True
+        self._num_with_logprobs -= request.sampling.logprobs is not None
+        self._tally.ended(status)
 
     def _end(self, requests: Iterable[Request], status: RequestStatus, error: str | None) -> Outputs:
         outputs: Outputs = {}
         for request in requests:
-            if request.is_finished:  # named twice
+            if request.has_ended:  # named twice
                 continue
             self._finish(request, status)
-            output = RequestOutput(request.request_id, [], finish_reason=status.value, error=error)
+            output = RequestOutput(
+                request.request_id,
+                [],
+                finish_reason=status.value,
+                error=error,
+                start=request.num_tokens - request.num_prompt_tokens,
+            )
             outputs.setdefault(request.client, StepOutputs(self.step_id, [])).outputs.append(output)
         return outputs
+
+
+def _merge(outputs: Outputs, more: Outputs) -> None:
+    for client, late in more.items():
+        outputs.setdefault(client, StepOutputs(late.step_id, [])).outputs.extend(late.outputs)

@@ -28,7 +28,7 @@ class Plan:
 
 FULL: Final = Plan(15, 10_000, 1_500, 1 << 28, 400, 5, 100_000, 10.0, 10.0)
 QUICK: Final = Plan(4, 2_000, 200, 1 << 25, 60, 2, 100_000, 3.0, 3.0)
-TINY: Final = Plan(1, 60, 20, 1 << 18, 5, 1, 1_000, 0.2, 0.5)  # for the smoke test
+TINY: Final = Plan(1, 60, 20, 1 << 18, 5, 1, 1_000, 0.2, 1.0)  # for the smoke test
 
 
 @dataclass(frozen=True, slots=True)

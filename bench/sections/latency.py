@@ -47,8 +47,8 @@ def measure(bench: Bench) -> list[Curve]:
     columns = ("transport", *(size_text(size) for size in SHOWN), "p99 of 64 B", "64 B against ringcast")
     note = (
         "Half a round trip, p50 of each repetition. ringcast and iceoryx2 readers poll and stay awake; the others' "
-        "readers have no way but to sleep in the kernel. The last row is the floor: one cache line to the other core and "
-        "the calls from Python for it; it moves with the machine as all rows above it do."
+        "readers have no way but to sleep in the kernel. The last row is the floor: one cache line to the other core "
+        "and the calls from Python for it; it moves with the machine as all rows above it do."
     )
     bench.report.tables.append(Table("One-way latency", columns, tuple(rows), note))
     large = series.figure(((OURS.label, 16384), "p50"), "µs", 1e-3)

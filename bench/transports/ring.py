@@ -114,16 +114,29 @@ class RingEndpoint(Endpoint):
 
     def stream(self, size_bytes: int, count: int, batch: int) -> float:
         """A flush for every ``batch`` messages."""
-        try_send, flush, wait, payload = self.writer.try_send, self.writer.flush, self.bell.wait, b"r" * size_bytes
-        full = (self.writer,)
+        payload = b"r" * size_bytes
         start = time.perf_counter()
-        for _ in range(count // batch):
+        if batch == 1:
+            self._send_singly(payload, count)
+        else:
+            self._send_batches(payload, count // batch, batch)
+        self._take(1)
+        return time.perf_counter() - start
+
+    def _send_singly(self, payload: bytes, count: int) -> None:
+        try_send, flush, wait, full = self.writer.try_send, self.writer.flush, self.bell.wait, (self.writer,)
+        for _ in range(count):
+            while not try_send(payload, 1):
+                wait((), full, (), None, SPIN_S)
+            flush()
+
+    def _send_batches(self, payload: bytes, batches: int, batch: int) -> None:
+        try_send, flush, wait, full = self.writer.try_send, self.writer.flush, self.bell.wait, (self.writer,)
+        for _ in range(batches):
             for _ in range(batch):
                 while not try_send(payload, 1):
                     wait((), full, (), None, SPIN_S)
             flush()
-        self._take(1)
-        return time.perf_counter() - start
 
     def drain(self, count: int) -> None:
         """Every message is copied out."""

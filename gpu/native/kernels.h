@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace ringcast {
+#include "matmul.h"
 
-enum class Dtype : int { float32 = 0, bfloat16 = 1 };
+namespace ringcast {
 
 // residual += delta (if there is one); out = residual / rms(residual) * weight, row by row.
 struct NormArgs {
@@ -20,11 +20,14 @@ struct NormArgs {
     int threads;
 };
 
-// out = silu(first half of the row) * second half.
+enum class Activation : int { silu = 0, gelu_tanh = 1 };
+
+// out = activation(first half of the row) * second half.
 struct GateArgs {
     const void* gate_up;  // [rows, 2 * size] in `dtype`
     void* out;            // [rows, size] in `dtype`
     int64_t rows, size;
+    Activation activation;
     Dtype dtype;
     int threads;
 };
@@ -38,29 +41,44 @@ struct CacheView {
     Dtype dtype;
 };
 
-// Rotates queries and keys (HF's halves), scales the queries by 1/sqrt(head_dim), stores keys and values in the cache.
+// Norms each head of queries and keys (if there are weights for it), rotates their first `rotary_dim` dimensions (HF's halves),
+// scales the queries, stores keys and values in the cache.
 struct RotaryArgs {
     const void* qkv;           // [tokens, (heads + 2 * kv_heads) * head_dim] in `dtype`
-    const float* cos_sin;      // [positions, head_dim]: cosines, then sines
+    const float* query_norm;   // [head_dim]: weight of the RMSNorm, or null
+    const float* key_norm;     // the same
+    const float* cos_sin;      // [positions, rotary_dim]: cosines, then sines
     const int64_t* positions;  // [tokens]
     const int64_t* slots;      // [tokens]: block * block_size + place in the block
     float* queries;            // [tokens, heads, head_dim]
-    int64_t tokens, heads;
+    int64_t tokens, heads, rotary_dim;
+    float query_scale, epsilon;
     CacheView cache;
     Dtype dtype;
     int threads;
 };
 
-// Softmax attention of every query over the tokens of its sequence up to itself.
+// Softmax attention of every query over the last `window` tokens of its sequence up to itself, or over all if that is 0.
+// With a `softcap` > 0 a score s becomes softcap * tanh(s / softcap).
 struct AttentionArgs {
     const float* queries;         // [tokens, heads, head_dim], scaled
     void* out;                    // [tokens, heads * head_dim] in `dtype`
     const int32_t* block_tables;  // [sequences, table_stride]
     const int32_t* query_starts;  // [sequences + 1]: the queries of a sequence are its last tokens
     const int32_t* kv_lengths;    // [sequences]: tokens in the cache, the queries' own included
-    int64_t sequences, table_stride, heads;
+    int64_t sequences, table_stride, heads, window;
+    float softcap;
     CacheView cache;
     Dtype dtype;
+    int threads;
+};
+
+// out[i] = log(sum(exp(row `rows[i]` of logits))): what turns logits into log-probabilities.
+struct NormalizerArgs {
+    const float* logits;  // [*, vocab]
+    const int64_t* rows;  // [count]
+    double* out;          // [count]
+    int64_t count, vocab;
     int threads;
 };
 
@@ -69,6 +87,9 @@ struct Kernels {
     void (*gate)(const GateArgs&);
     void (*rotary)(const RotaryArgs&);
     bool (*attention)(const AttentionArgs&);  // false: no memory for the scores
+    bool (*matmul)(const MatmulArgs&);        // false: no memory for the sums of the activations
+    void (*embed)(const EmbedArgs&);
+    void (*normalizers)(const NormalizerArgs&);
 };
 
 // One table per instruction set, each compiled in a file of its own; null where this build has none.
@@ -76,22 +97,7 @@ extern const Kernels portable_kernels;
 #ifdef RINGCAST_X86
 extern const Kernels avx2_kernels;
 extern const Kernels avx512_kernels;
+extern const Kernels avx512bf16_kernels;
 #endif
-
-// How to draw one token per row of logits. See sampling.cpp for the order of operations.
-struct SampleArgs {
-    const float* logits;        // [*, vocab]; row i of the draw is row `rows[i]` of it
-    const int64_t* rows;        // [draws]
-    const double* temperature;  // [draws], > 0
-    const double* top_p;        // [draws], in (0, 1]
-    const int64_t* top_k;       // [draws], 0 keeps all
-    const int64_t* seeds;       // [draws]
-    const int64_t* positions;   // [draws]: index in the sequence of the token being drawn
-    int64_t* out;               // [draws]
-    int64_t draws, vocab;
-    int threads;
-};
-
-bool sample(const SampleArgs&);  // false: no memory
 
 }  // namespace ringcast

@@ -1,4 +1,4 @@
-// Draws one token per row of logits: temperature, then top-k, then top-p, then a Gumbel-max draw over what is kept.
+// Draws one token per row of logits: temperature, then min-p, then top-k, then top-p, then a Gumbel-max draw over what is kept.
 //
 // The noise of a token is a pure function of (seed, position, token id), in 64-bit integers, so every device gives the same:
 //     mix(z):  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;  z = (z ^ z >> 27) * 0x94D049BB133111EB;  z ^ z >> 31
@@ -12,10 +12,9 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
-#include <numeric>
-#include <vector>
 
-#include "kernels.h"
+#include "ranking.h"
+#include "sampling.h"
 
 namespace ringcast {
 namespace {
@@ -56,36 +55,6 @@ class Draw {
     int64_t token_ = 0;
 };
 
-// One row's logits and their order: larger first, among equals the lower id.
-class Ranking {
-  public:
-    Ranking(const float* logits, int64_t vocab) : logits_(logits), ids_(static_cast<size_t>(vocab)) {
-        std::iota(ids_.begin(), ids_.end(), int64_t{0});
-    }
-
-    // Puts the best `count` tokens into order; costs only what earlier calls have not done.
-    void sort_first(int64_t count) {
-        count = std::min(count, static_cast<int64_t>(ids_.size()));
-        if (count <= sorted_) return;
-        auto before = [this](int64_t a, int64_t b) {
-            return logits_[a] > logits_[b] || (logits_[a] == logits_[b] && a < b);
-        };
-        auto from = ids_.begin() + sorted_, to = ids_.begin() + count;
-        if (to != ids_.end()) std::nth_element(from, to, ids_.end(), before);
-        std::sort(from, to, before);
-        sorted_ = count;
-    }
-
-    int64_t operator[](int64_t rank) const { return ids_[static_cast<size_t>(rank)]; }
-    int64_t size() const { return static_cast<int64_t>(ids_.size()); }
-    int64_t sorted() const { return sorted_; }
-
-  private:
-    const float* logits_;
-    std::vector<int64_t> ids_;
-    int64_t sorted_ = 0;
-};
-
 // How many of the best `allowed` tokens reach the probability `top_p` among themselves: the fewest, at least one.
 int64_t nucleus_size(Ranking& ranking, int64_t allowed, double top_p, const float* logits, double largest,
                      double temperature) {
@@ -112,19 +81,26 @@ int64_t draw_row(const SampleArgs& a, int64_t index) {
     int64_t top_k = a.top_k[index] > 0 ? std::min(a.top_k[index], a.vocab) : a.vocab;
     int64_t best = std::max_element(logits, logits + a.vocab) - logits;
     double largest = logits[best];
+    // Tokens below this are less likely than min_p times the likeliest; all rules keep a head of the ranking, so they combine.
+    double cutoff = a.min_p[index] > 0.0 ? std::log(a.min_p[index]) : -INFINITY;
+    auto scaled = [&](int64_t token) { return (logits[token] - largest) / temperature; };
     Draw draw(a.seeds[index], a.positions[index]);
     // The likeliest token first: it sets the mark that spares the others their logarithms.
     draw.offer(best, 0.0);
     if (top_k == a.vocab && top_p >= 1.0) {
-        for (int64_t token = 0; token < a.vocab; ++token) draw.offer(token, (logits[token] - largest) / temperature);
+        for (int64_t token = 0; token < a.vocab; ++token)
+            if (scaled(token) >= cutoff) draw.offer(token, scaled(token));
         return draw.token();
     }
+    if (a.min_p[index] > 0.0)
+        top_k = std::min(top_k, static_cast<int64_t>(std::count_if(logits, logits + a.vocab, [&](float logit) {
+                             return (logit - largest) / temperature >= cutoff;
+                         })));
     Ranking ranking(logits, a.vocab);
     if (top_k < a.vocab) ranking.sort_first(top_k);
     int64_t kept = nucleus_size(ranking, top_k, top_p, logits, largest, temperature);
     ranking.sort_first(kept);
-    for (int64_t rank = 0; rank < kept; ++rank)
-        draw.offer(ranking[rank], (logits[ranking[rank]] - largest) / temperature);
+    for (int64_t rank = 0; rank < kept; ++rank) draw.offer(ranking[rank], scaled(ranking[rank]));
     return draw.token();
 }
 

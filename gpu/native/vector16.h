@@ -15,6 +15,7 @@ typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Halves __attribute__((vector_size(32)));
 
 constexpr int64_t kLanes = 16;
+constexpr int64_t kMaxHeadDim = 1024;  // gpu/kernels.py refuses larger attention heads
 
 struct BFloat16 {
     uint16_t bits;
@@ -119,6 +120,19 @@ RINGCAST_INLINE void exponential(const Floats& input, Floats& out) {
     Floats power;
     std::memcpy(&power, &exponent, sizeof power);
     out = input < -87.0f ? Floats{} : p * power;
+}
+
+// tanh(x) to about 2 ulp: an odd polynomial below 0.625, above by way of e**2x (Cephes, tanhf).
+RINGCAST_INLINE void hyperbolic_tangent(const Floats& input, Floats& out) {
+    Floats x = input < 0.0f ? -input : input, square = x * x, power;
+    Floats p = square * -5.70498872745e-3f + 2.06390887954e-2f;
+    p = p * square - 5.37397155531e-2f;
+    p = p * square + 1.33314422036e-1f;
+    p = p * square - 3.33332819422e-1f;
+    p = p * square * x + x;
+    exponential(x + x, power);
+    Floats size = x < 0.625f ? p : 1.0f - 2.0f / (power + 1.0f);
+    out = input < 0.0f ? -size : size;
 }
 
 }  // namespace

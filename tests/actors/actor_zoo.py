@@ -52,6 +52,10 @@ class Counter(rt.Actor):
         return os.getpid()
 
     @rt.call
+    async def affinity(self) -> list[int]:
+        return sorted(os.sched_getaffinity(0))
+
+    @rt.call
     async def fail(self, text: str) -> None:
         raise ValueError(text + " \ud800")  # a text that does not encode
 

@@ -90,7 +90,7 @@ class FakeFrontend:
         if self.dead is not None:
             raise self.dead
         self.messages.append(outputs)
-        for output in outputs.outputs:
+        for output in outputs.each():
             self.collected.take_one(output)
         async with self._arrived:
             self._arrived.notify_all()

@@ -135,7 +135,7 @@ class Collected:
 
     def take(self, outputs: dict[int, StepOutputs]) -> None:
         for step in outputs.values():
-            for output in step.outputs:
+            for output in step.each():
                 self.take_one(output)
 
     def take_one(self, output: RequestOutput) -> None:

@@ -57,7 +57,7 @@ class ListFrontend(FrontendInterface):
 
     @rt.call
     async def deliver(self, outputs: StepOutputs) -> None:
-        for output in outputs.outputs:
+        for output in outputs.each():
             self.collected.take_one(output)
 
     @rt.call

@@ -37,6 +37,7 @@ MODELS = ("TSO", "PSO", "C11")
 
 Ghosts: TypeAlias = tuple[Any, ...]
 # threads, memory, eventfd counts, links, ghosts, crashes left
+Label: TypeAlias = str | tuple[int, int, Any]  # or: thread, its state, result of its operation
 State: TypeAlias = tuple[tuple[int, ...], Any, tuple[int, ...], tuple[Any, ...], Ghosts, int]
 
 
@@ -106,10 +107,10 @@ class World:
             for i, (machine, at) in enumerate(zip(self.machines, state[0], strict=True))
         )
 
-    def successors(self, state: State) -> list[tuple[str, State]]:
+    def successors(self, state: State) -> list[tuple[Label, State]]:
         """All (label, state) that may come next. `Violated` if a promise is broken on the way."""
         threads, memory = state[0], state[1]
-        found: list[tuple[str, State]] = []
+        found: list[tuple[Label, State]] = []
         for i, machine in enumerate(self.machines):
             operation = machine.operation(threads[i])
             if operation is None:
@@ -128,6 +129,17 @@ class World:
                     found.append((f"{self.names[i]}: DIES", (dead, after, *state[2:5], state[5] - 1)))
         return found
 
+    def label(self, step: Label) -> str:
+        """A step for a trace."""
+        if isinstance(step, str):
+            return step
+        thread, at, result = step
+        machine = self.machines[thread]
+        operation = machine.operation(at)
+        assert operation is not None
+        where = machine.states[at].where
+        return f"{machine.name} [{where}] {_text(operation)}" + ("" if result is None else f" -> {result}")
+
     def describe(self, state: State) -> str:
         text = self.memory.describe(state[1])
         tokens = ", ".join(f"{name}={count}" for name, count in zip(self.tokens, state[2], strict=True))
@@ -142,7 +154,7 @@ class World:
             return False
         return self.memory.is_local(thread, operation, memory)
 
-    def _advance(self, state: State, thread: int, operation: Operation) -> list[tuple[str, State]]:
+    def _advance(self, state: State, thread: int, operation: Operation) -> list[tuple[Label, State]]:
         at = state[0][thread]
         step = self._steps.get((thread, at))
         if step is None:
@@ -157,9 +169,7 @@ class World:
             if reached.operation is None:
                 memory = self.memory.retire(memory, thread, thread in self.awaited)
             threads = threads[:thread] + (after,) + threads[thread + 1 :]
-            where = machine.states[at].where
-            label = f"{machine.name} [{where}] {_text(operation)}" + ("" if result is None else f" -> {result}")
-            found.append((label, (threads, memory, tokens, links, ghosts, crashes)))
+            found.append(((thread, at, result), (threads, memory, tokens, links, ghosts, crashes)))
         return found
 
     def _compile(self, thread: int, operation: Operation) -> Callable[[State], list[tuple[Any, State]]]:
@@ -249,7 +259,7 @@ def explore(configuration: Configuration, model: str, limit: int = 10_000_000, b
     world = World(configuration, model)
     start = world.initial()
     numbers: dict[State, int] = {start: 0}
-    came_from: list[tuple[int, str]] = [(-1, "start")] if breadth_first else []
+    came_from: list[tuple[int, Label]] = [(-1, "start")] if breadth_first else []
     edges, bounds = array("q"), array("q")  # successors of the states in the order in which they were expanded
     expanded, ends = array("q"), array("q")
     pending: deque[tuple[State, int]] = deque([(start, 0)])
@@ -261,7 +271,7 @@ def explore(configuration: Configuration, model: str, limit: int = 10_000_000, b
         path = []
         while number >= 0:
             number, label = came_from[number]
-            path.append(label)
+            path.append(world.label(label))
         return Outcome(len(numbers), transitions, text, tuple(reversed(path)))
 
     while pending:

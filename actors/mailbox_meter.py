@@ -1,0 +1,76 @@
+"""What one mailbox counts: depth, ages, times. Fed by its cell; read by `System.statistics`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ringcast.channels.codec import message
+
+if TYPE_CHECKING:
+    from .cell import Incoming
+
+BUCKETS = 32  # of a histogram: bucket b counts times below 2**b microseconds, and at or above half of that
+
+
+@message(25)
+@dataclass(frozen=True, slots=True)
+class MailboxStatistics:
+    """Figures of one actor's mailbox since the actor started. Times in seconds unless said otherwise."""
+
+    depth: int  # messages that wait now
+    peak_depth: int
+    oldest_age_s: float  # how long the first of them has waited; 0 if none waits
+    handled: int  # messages whose handler ended, whatever way
+    failed: int  # of those, whose handler raised
+    expired: int  # messages whose deadline passed in the mailbox
+    queue_time_s: float  # the sum over all messages taken
+    handling_time_s: float  # the sum over all messages handled
+    queue_time_histogram: list[int]  # by powers of two of a microsecond, see BUCKETS
+    handling_time_histogram: list[int]
+
+
+class MailboxMeter:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.peak_depth = 0
+        self.handled = 0
+        self.failed = 0
+        self.expired = 0
+        self.queue_time_s = 0.0
+        self.handling_time_s = 0.0
+        self._queue_histogram = [0] * BUCKETS
+        self._handling_histogram = [0] * BUCKETS
+
+    def took(self, arrived_at: float) -> float:
+        """A message left the mailbox; the time now."""
+        now = time.monotonic()
+        waited_s = now - arrived_at
+        self.queue_time_s += waited_s
+        self._queue_histogram[min(int(waited_s * 1e6).bit_length(), BUCKETS - 1)] += 1
+        return now
+
+    def handled_since(self, began_at: float) -> None:
+        """A handler ended."""
+        spent_s = time.monotonic() - began_at
+        self.handled += 1
+        self.handling_time_s += spent_s
+        self._handling_histogram[min(int(spent_s * 1e6).bit_length(), BUCKETS - 1)] += 1
+
+    def statistics(self, queue: deque[Incoming]) -> MailboxStatistics:
+        """The figures of this moment."""
+        return MailboxStatistics(
+            depth=len(queue),
+            peak_depth=self.peak_depth,
+            oldest_age_s=time.monotonic() - queue[0].arrived_at if queue else 0.0,
+            handled=self.handled,
+            failed=self.failed,
+            expired=self.expired,
+            queue_time_s=self.queue_time_s,
+            handling_time_s=self.handling_time_s,
+            queue_time_histogram=list(self._queue_histogram),
+            handling_time_histogram=list(self._handling_histogram),
+        )

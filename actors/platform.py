@@ -1,0 +1,56 @@
+"""What the runtime asks of the machine beyond memory and sockets: processes, threads, chance.
+
+The real machine is the default. `ringcast.actors.testing` puts a simulated one in its place, for the code that runs in
+a simulation's context and no other.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from .launch import ChildProcess
+
+if TYPE_CHECKING:
+    from .node import Node
+
+
+class Platform:
+    """The real machine."""
+
+    def start_process(
+        self, name: str, link_fd: int, env: Mapping[str, str], on_exit: Callable[[ChildProcess], None]
+    ) -> ChildProcess:
+        """Start an actor's process, which inherits the link; ``OSError`` if that is not possible."""
+        return ChildProcess(name, link_fd, env, on_exit)
+
+    def start_thread(self, target: Callable[[], None], name: str) -> None:
+        """Run ``target`` on a thread that does not keep the process alive."""
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def condition(self) -> threading.Condition:
+        """A condition with a re-entrant lock, for threads that `start_thread` started."""
+        return threading.Condition(threading.RLock())
+
+    def random(self) -> random.Random:
+        """A source of chance, for jitter."""
+        return random.Random()
+
+    def node_made(self, node: Node) -> None:
+        """A node is complete and has not yet met another one."""
+
+
+_current: ContextVar[Platform] = ContextVar("ringcast_platform", default=Platform())  # noqa: B039 (it has no state)
+
+
+def current() -> Platform:
+    """The machine of the code that runs."""
+    return _current.get()
+
+
+def use(platform: Platform) -> None:
+    """From here on, in this context, this machine."""
+    _current.set(platform)

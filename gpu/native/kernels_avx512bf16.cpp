@@ -1,0 +1,2 @@
+#define RINGCAST_KERNELS avx512bf16_kernels
+#include "kernels.inc"
