@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import call_context
+from . import call_context, platform
 from .actor import BlockingActor, Descriptor, StreamDescriptor
 from .cell import Cell, Incoming
 from .origin import Origin, ThreadedOrigin
@@ -131,7 +130,7 @@ class ThreadCell(BlockingCell):
     ) -> None:
         super().__init__(actor, actor_id, name, on_handler)
         self._loop = loop
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = platform.current().condition()
         self._stopping = False
         self._wanted = False  # something happened since the thread last looked
 

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import sys
-import threading
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import setproctitle
 
 from ringcast.channels import ORPHANED, Board, Codec, Doorbell, EncodeError, Frame, Link, Outbox, RingWriter
 
+from . import platform
 from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import BlockingCell
@@ -50,6 +50,7 @@ class Place:
 
     def join(self, node: ChildControl) -> None:
         """Connect the node to the root."""
+        platform.current().node_made(node)
         peer = node.connect_root(self.link, self.root_bell_fd, self.root_ring_fd)
         node.handle_frames(peer, self.early_frames)
 
@@ -180,7 +181,7 @@ def _start_side_thread(actor: BlockingActor, place: Place) -> None:
             except BaseException:
                 log.exception("on_abort of %r failed", place.boot.name)
 
-    threading.Thread(target=wait, name="on_abort", daemon=True).start()
+    platform.current().start_thread(wait, "on_abort")
 
 
 def _context(node: ChildControl, boot: Boot) -> Context:

@@ -6,11 +6,11 @@ Made by `record`. Their crash is an exception of ``run``; nothing they raise rea
 from __future__ import annotations
 
 import asyncio
-import threading
 import traceback
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from . import platform
 from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import ThreadCell
@@ -106,11 +106,10 @@ class ThreadHost:
         self._handoff: object = None
         self._started: Future[ThreadCell] = Future()
         self._ended: Future[object] = Future()
-        self._thread = threading.Thread(target=self._live, name=child.name, daemon=True)
 
     async def start(self, handoff: object) -> int:
         self._handoff = handoff
-        self._thread.start()
+        platform.current().start_thread(self._live, self.child.name)
         try:
             self._cell = await asyncio.wrap_future(self._started)
         except asyncio.CancelledError:

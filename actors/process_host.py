@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
 
+from . import platform
 from .boot import CPUS_VARIABLE, Boot, class_for_travel
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
@@ -84,7 +85,7 @@ class ProcessHost:
         self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
         ours, theirs = Link.pair()
         try:
-            self._process = ChildProcess(child.name, theirs.fileno(), self._env, self._exited)
+            self._process = platform.current().start_process(child.name, theirs.fileno(), self._env, self._exited)
         except OSError as error:
             ours.close()
             raise StartFailed(child.name, Cause(f"its process could not be started: {error}")) from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ringcast.channels import Board, Doorbell, Frame, Link, Outbox, RingWriter, create_segment
 
+from . import platform
 from .async_node import AsyncNode
 from .boot import ROOT_SLOT
 from .directory import Directory
@@ -46,6 +47,7 @@ class RootNode(AsyncNode):
         self._free_slots = list(range(MAX_PROCESSES - 1, ROOT_SLOT, -1))
         self._introduced: set[tuple[int, int]] = set()
         self._unsubscribe: dict[int, list[Callable[[], None]]] = {}  # by the watching process's slot
+        platform.current().node_made(self)
 
     def close(self) -> None:
         """Let go of the shared memory, even if references to actors live on. Every child is gone by now."""

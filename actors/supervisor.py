@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeVar, cast
 
+from . import platform
 from .actor import Actor, BlockingActor
 from .directory import Directory
 from .errors import ActorError, Cause, StartFailed
@@ -67,7 +67,7 @@ class Supervisor:
         self._broken: list[Record | Supervisor] = []
         self._stopped = False
         self.failure: Cause | None = None
-        self._random = random.Random()  # jitter only
+        self._random = platform.current().random()  # jitter only
 
     # Starting.
 

@@ -1,6 +1,7 @@
 """Types of the native module; see native/module.cpp. Addresses are what ``tensor.data_ptr()`` gives."""
 
 CacheView = tuple[int, int, int, int, int, int]
+PackedWeight = tuple[int, int, int, int]
 Lists = tuple[int, int]  # starts, values
 
 def best_level() -> int: ...
@@ -103,4 +104,20 @@ def logprobs(
     vocab: int,
     width: int,
     /,
+) -> None: ...
+def matmul(
+    level: int,
+    threads: int,
+    x: int,
+    rows: int,
+    weight: PackedWeight,
+    bias: int,
+    out: int,
+    columns: int,
+    dtype: int,
+    finish: int,
+    /,
+) -> None: ...
+def embed(
+    level: int, threads: int, ids: int, tokens: int, weight: PackedWeight, out: int, scale: float, /
 ) -> None: ...

@@ -6,20 +6,31 @@ file, ``gguf.metadata`` for the tokenizer. It never downloads and never writes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import ModelFileError, UnsupportedModelError
+from .fingerprint import fingerprint
 from .gguf_file import GGUFFile
-from .gguf_names import gguf_name
+from .gguf_names import GGUFName, gguf_name
+from .gguf_types import type_name
 from .host_tensor import HostTensor
 from .model_config import ModelConfig, config_from_gguf, config_from_hf
 from .safetensors_file import SafetensorsFile
 from .weight_table import weight_table
+
+
+class BlockRows(NamedTuple):
+    """A quantised weight [rows, depth] in blocks of 32 along the depth: value = scale * number + offset."""
+
+    scales: Any  # float16 [rows, blocks]
+    offsets: Any  # float16 [rows, blocks], or None
+    numbers: Any  # [rows, depth]: uint8 from 0 to 15, or int8 where there are no offsets
 
 
 class Checkpoint(ABC):
@@ -52,6 +63,18 @@ class Checkpoint(ABC):
         `ModelFileError` or `UnsupportedModelError` if its data cannot be read.
         """
 
+    @abstractmethod
+    def type_name(self, name: str) -> str:
+        """The type of this tensor in the file, as llama.cpp spells it; "" where all are plain floats."""
+
+    @abstractmethod
+    def read_blocks(self, name: str) -> BlockRows:
+        """The quantised blocks of this tensor, whose type is one of `SPLIT_TYPES`, unscaled."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hex digest that changes with any file of the checkpoint (its size, time of change, or sampled content)."""
+
 
 class FolderCheckpoint(Checkpoint):
     """A folder as ``save_pretrained`` writes it: config.json and safetensors files, one or sharded."""
@@ -69,6 +92,18 @@ class FolderCheckpoint(Checkpoint):
 
     def read(self, name: str) -> HostTensor:
         return self._file_of[name].read(name)
+
+    def type_name(self, name: str) -> str:
+        return ""
+
+    def read_blocks(self, name: str) -> BlockRows:
+        raise ValueError(f"tensor {name} of {self.path} is not quantised")
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(repr(self.config).encode())
+        for file in self._files:
+            digest.update(fingerprint(file.path, file.data, file.data_start).encode())
+        return digest.hexdigest()
 
     def _weight_paths(self) -> list[Path]:
         single = self.path / "model.safetensors"
@@ -107,10 +142,34 @@ class GGUFCheckpoint(Checkpoint):
 
     def read(self, name: str) -> HostTensor:
         known = gguf_name(name, self.config)
-        array = self._file.read(known.name)
-        if known.interleaved_heads:
-            array = _halves_from_pairs(array, known.interleaved_heads, self.path)
-        return HostTensor("F32", array)
+        return HostTensor("F32", self._in_order(self._file.read(known.name), known))
+
+    def type_name(self, name: str) -> str:
+        return type_name(self._file.tensors[gguf_name(name, self.config).name].type_id)
+
+    def read_blocks(self, name: str) -> BlockRows:
+        import numpy as np
+
+        from .gguf_quants import split_blocks
+
+        known = gguf_name(name, self.config)
+        tensor = self._file.tensors[known.name]
+        blocks = split_blocks(self._file.raw(known.name), tensor.type_id)
+        factors = [field for field in (blocks.scales, blocks.offsets) if field is not None]
+        if not all(np.isfinite(field).all() for field in factors):
+            raise ModelFileError(f"{self.path}: tensor {known.name} has infinite scales; download the file again")
+        rows = tensor.shape[0]
+        scales, numbers = (
+            self._in_order(field.reshape(rows, -1), known) for field in (blocks.scales, blocks.numbers)
+        )
+        offsets = None if blocks.offsets is None else self._in_order(blocks.offsets.reshape(rows, -1), known)
+        return BlockRows(scales, offsets, numbers)
+
+    def fingerprint(self) -> str:
+        return self._file.fingerprint()
+
+    def _in_order(self, rows: Any, known: GGUFName) -> Any:
+        return _halves_from_pairs(rows, known.interleaved_heads, self.path) if known.interleaved_heads else rows
 
 
 def _table_names(config: ModelConfig) -> set[str]:

@@ -7,7 +7,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
-import hashlib
 import math
 import mmap
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import ModelFileError, UnsupportedModelError
+from .fingerprint import fingerprint
 from .gguf_metadata import Cursor, Metadata
 from .gguf_types import TENSOR_TYPES, TensorType, type_name
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
-_SAMPLED_PAGES = 64
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,6 @@ class GGUFFile:
 
         `KeyError` if there is none; `UnsupportedModelError` if its type has no dequantiser.
         """
-        import numpy as np
-
         from .gguf_quants import DEQUANTIZERS, dequantize
 
         tensor = self.tensors[name]
@@ -78,22 +74,21 @@ class GGUFFile:
                 f"{self.path}: tensor {name} has type {type_name(tensor.type_id)}, which cannot be read yet "
                 f"(readable: {supported}); use a file with another quantisation"
             )
-        raw = np.frombuffer(self._data, np.uint8, tensor.size_bytes, tensor.offset)
-        return dequantize(raw, tensor.type_id).reshape(tensor.shape)
+        return dequantize(self.raw(name), tensor.type_id).reshape(tensor.shape)
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of the tensor ``name`` as they stand in the file. `KeyError` if there is none."""
+        import numpy as np
+
+        tensor = self.tensors[name]
+        return np.frombuffer(self._data, np.uint8, tensor.size_bytes, tensor.offset)
 
     def fingerprint(self) -> str:
         """Hex digest that tells this file from others: size, time of change, header, and 64 pages of the weights.
 
         Cheap (a few ms) where hashing gigabytes would not be; a file edited in place changes its time.
         """
-        status = os.stat(self.path)
-        digest = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns} ".encode())
-        digest.update(self._data[: self._data_start])
-        pages = max(1, (len(self._data) - self._data_start) // _PAGE)
-        for index in range(min(pages, _SAMPLED_PAGES)):
-            start = self._data_start + index * pages // min(pages, _SAMPLED_PAGES) * _PAGE
-            digest.update(self._data[start : start + _PAGE])
-        return digest.hexdigest()
+        return fingerprint(self.path, self._data, self._data_start)
 
     def _read_tensor_table(self, cursor: Cursor, count: int) -> dict[str, GGUFTensor]:
         entries = [self._read_tensor_entry(cursor) for _ in range(count)]

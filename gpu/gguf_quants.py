@@ -7,7 +7,7 @@ of `gguf.quants.dequantize` bit for bit. Fields are named as there: ``d`` is a s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from .gguf_types import TENSOR_TYPES
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
+# What `split_blocks` takes apart, by name.
+SPLIT_TYPES = ("Q4_0", "Q4_1", "Q8_0")
 # Items handled at a time: the temporaries of one piece stay in the second-level cache.
 _PIECE_ITEMS = 1 << 18
 
@@ -33,6 +35,27 @@ def dequantize(raw: Bytes, type_id: int) -> Floats:
         for start in range(0, len(blocks), step):
             fill(blocks[start : start + step], out[start : start + step])
     return out.reshape(-1)
+
+
+class Blocks(NamedTuple):
+    """Blocks of 32 whole numbers, unscaled: value = scale * number + offset. Flat, in the tensor's order."""
+
+    scales: NDArray[np.float16]  # [blocks]
+    offsets: NDArray[np.float16] | None  # [blocks]; None: there are none
+    numbers: NDArray[Any]  # [items]: uint8 from 0 to 15, or int8 where there are no offsets
+
+
+def split_blocks(raw: Bytes, type_id: int) -> Blocks:
+    """``raw`` of a type in `SPLIT_TYPES`, unpacked but not scaled."""
+    blocks = raw.view(DEQUANTIZERS[type_id][1])
+    if TENSOR_TYPES[type_id].name == "Q8_0":
+        return Blocks(blocks["d"], None, blocks["qs"].reshape(-1))
+    numbers = np.empty((len(blocks), 32), np.uint8)
+    _nibbles(blocks["qs"], numbers)
+    # Q4_0 means d * (number - 8); the product with -8 is exact, short of overflow.
+    with np.errstate(over="ignore"):
+        offsets = blocks["m"] if TENSOR_TYPES[type_id].name == "Q4_1" else blocks["d"] * np.float16(-8)
+    return Blocks(blocks["d"], offsets, numbers.reshape(-1))
 
 
 def _f32(blocks: NDArray[Any], out: Floats) -> None:
@@ -125,7 +148,7 @@ def _column(halves: NDArray[Any]) -> Floats:
     return halves.astype(np.float32)[:, None]
 
 
-def _nibbles(packed: Bytes, out: Floats) -> None:
+def _nibbles(packed: Bytes, out: NDArray[Any]) -> None:
     """First half of ``out``'s row from the low nibbles, second half from the high ones."""
     half = packed.shape[1]
     out[:, :half] = packed & 15

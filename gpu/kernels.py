@@ -17,7 +17,7 @@ from .kv_cache import CacheLayer
 DTYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 ACTIVATIONS = ("silu", "gelu_tanh")  # in the order of native/kernels.h
 _MAX_HEAD_DIM = 1024  # kMaxHeadDim in native/vector16.h
-LEVELS = ("portable", "avx2", "avx512")
+LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
 
 
 class CpuKernels:
@@ -28,13 +28,13 @@ class CpuKernels:
 
     def __init__(self, num_threads: int, level: str | None = None) -> None:
         best = _kernels.best_level()
-        self._level = best if level is None else LEVELS.index(level)
-        if self._level > best:
+        self.level_number = best if level is None else LEVELS.index(level)
+        if self.level_number > best:
             raise ValueError(f"this processor has no {level}; its best level is {LEVELS[best]}")
         if num_threads < 1:
             raise ValueError(f"num_threads is {num_threads}; it must be at least 1")
         self.num_threads = num_threads
-        self.level = LEVELS[self._level]
+        self.level = LEVELS[self.level_number]
 
     def norm(
         self, delta: Tensor | None, residual: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype
@@ -47,7 +47,7 @@ class CpuKernels:
             require(delta, "delta", dtype, (rows, size))
         out = torch.empty((rows, size), dtype=dtype)
         _kernels.norm(
-            self._level, self.num_threads, 0 if delta is None else delta.data_ptr(), residual.data_ptr(),
+            self.level_number, self.num_threads, 0 if delta is None else delta.data_ptr(), residual.data_ptr(),
             weight.data_ptr(), out.data_ptr(), rows, size, epsilon, DTYPE_NUMBERS[dtype],
         )  # fmt: skip
         return out
@@ -62,7 +62,7 @@ class CpuKernels:
             raise ValueError(f"rows of gate_up have {twice} items, no two halves")
         out = torch.empty((rows, twice // 2), dtype=gate_up.dtype)
         _kernels.gate(
-            self._level, self.num_threads, gate_up.data_ptr(), out.data_ptr(), rows, twice // 2,
+            self.level_number, self.num_threads, gate_up.data_ptr(), out.data_ptr(), rows, twice // 2,
             ACTIVATIONS.index(activation), DTYPE_NUMBERS[gate_up.dtype],
         )  # fmt: skip
         return out
@@ -88,7 +88,7 @@ class CpuKernels:
         query_norm, key_norm = (norm.data_ptr() for norm in norms) if norms else (0, 0)
         queries = torch.empty((tokens, num_heads, head_dim), dtype=torch.float32)
         _kernels.rotary(
-            self._level, self.num_threads, qkv.data_ptr(), query_norm, key_norm, cos_sin.data_ptr(),
+            self.level_number, self.num_threads, qkv.data_ptr(), query_norm, key_norm, cos_sin.data_ptr(),
             batch.positions.data_ptr(), batch.slots.data_ptr(), queries.data_ptr(), tokens, num_heads, rotary_dim, scale,
             epsilon, layer.view, DTYPE_NUMBERS[qkv.dtype],
         )  # fmt: skip
@@ -110,7 +110,7 @@ class CpuKernels:
             raise ValueError(f"{heads} heads cannot share {layer.num_kv_heads} key-value heads evenly")
         out = torch.empty((tokens, heads * head_dim), dtype=dtype)
         _kernels.attention(
-            self._level, self.num_threads, queries.data_ptr(), out.data_ptr(), batch.block_tables.data_ptr(),
+            self.level_number, self.num_threads, queries.data_ptr(), out.data_ptr(), batch.block_tables.data_ptr(),
             batch.query_starts.data_ptr(), batch.kv_lengths.data_ptr(), batch.kv_lengths.shape[0],
             batch.block_tables.shape[1], heads, window, softcap, layer.view, DTYPE_NUMBERS[dtype],
         )  # fmt: skip

@@ -21,10 +21,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One tensor of the model: its parts, stacked along the first axis."""
+    """One tensor of the model: its parts, stacked along the first axis.
+
+    ``gated``: the first half of its rows makes gates, the second what they gate; they are packed in turn (`packing`).
+    """
 
     name: str
     parts: tuple[Part, ...]
+    gated: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,7 +62,7 @@ def _llama(config: ModelConfig) -> list[Weight]:
         prefix = f"model.layers.{index}."
         for name, parts in layer:
             stacked = tuple(Part(f"{prefix}{part}.weight", shape) for part, shape in parts)
-            table.append(Weight(f"{prefix}{name}.weight", stacked))
+            table.append(Weight(f"{prefix}{name}.weight", stacked, gated=name == "mlp.gate_up_proj"))
     table.append(_single("model.norm.weight", (hidden,)))
     if not config.tie_word_embeddings:
         table.append(_single("lm_head.weight", (config.vocab_size, hidden)))

@@ -13,13 +13,15 @@ from collections.abc import Coroutine
 
 import ringcast.actors as rt
 
-from .config import SchedulerConfig, resolve
+from .config import SchedulerConfig, fit_again, resolve
 from .errors import EngineFailed, NotAttached, ResultError
 from .messages import (
     AddRequest,
     EngineInfo,
     FrontendInterface,
     KVCacheConfig,
+    KVCacheEvents,
+    KVCacheSpec,
     SchedulerStatistics,
     StepOutputs,
     WorkerInterface,
@@ -27,7 +29,7 @@ from .messages import (
 from .scheduler import Outputs, Scheduler
 from .worker_connection import WorkerConnection, first_line
 
-_MAX_FAILURES = 3  # steps or initialisations that fail one after another in a living worker
+_MAX_FAILURES = 5  # steps or initialisations that fail one after another in a living worker
 
 log = logging.getLogger("ringcast.scheduler")
 
@@ -36,15 +38,16 @@ class EngineCore(rt.Actor):
     """Runs the requests of its frontends on one worker.
 
     Flow: `on_start` waits until the worker is up, sizes the KV cache and initialises the worker. `run` plans
-    a step, lets the worker execute it, and casts each frontend its outputs; with nothing to do it sleeps
-    until a handler or a watch wakes it. Handlers only change the scheduler and leave their outputs in the
-    outbox that `run` empties, so a frontend sees the outputs of a request in order. A full mailbox of a
-    frontend holds the loop back.
+    a step, lets the worker execute it, and casts each frontend its outputs, while the worker is at the next step
+    already; with nothing to do it sleeps until a handler or a watch wakes it. Handlers only change the scheduler and
+    leave their outputs in the outbox that `run` empties, so a frontend sees the outputs of a request in order. A full
+    mailbox of a frontend holds the loop back.
 
-    What fails: the worker dies -> what ran ends with an error, what waits goes on with the next incarnation.
-    The worker raises -> the same, after initialising it again; after three times in a row this actor raises
-    `EngineFailed` and its supervisor decides. The supervisor gives the worker up -> every request, present
-    and future, ends with that error. A frontend dies -> its requests are aborted.
+    What fails: the worker dies -> what ran waits for its next incarnation and goes on there, token for token; a
+    request that was in flight at two deaths without a token in between runs alone then, and ends with an error if the
+    worker dies of it again (`trials`). The worker raises -> the same, after initialising it again; after five times in
+    a row this actor raises `EngineFailed` and its supervisor decides. The supervisor gives the worker up -> every
+    request, present and future, ends with that error. A frontend dies -> its requests are aborted.
     """
 
     def __init__(self, config: SchedulerConfig, worker: WorkerInterface) -> None:
@@ -64,11 +67,11 @@ class EngineCore(rt.Actor):
         self._ctx = ctx
         self._watch(self._worker.follow(ctx.watch(self._worker_ref)))
         try:
-            self._limits, vocab_size = await self._size_worker()
+            self._limits, self._spec = await self._size_worker()
         except BaseException:
             self._stop_watching()
             raise
-        self._scheduler = Scheduler(self._limits, vocab_size)
+        self._scheduler = Scheduler(self._limits, self._spec.vocab_size, self._config)
 
     async def run(self, ctx: rt.Context) -> None:
         """The step loop. Aborts and new requests are taken while a step runs."""
@@ -79,6 +82,7 @@ class EngineCore(rt.Actor):
                 if not busy:
                     await self._changed()
         finally:
+            self._worker.cancel()
             self._stop_watching()
 
     async def on_stop(self, reason: str) -> object:
@@ -96,11 +100,12 @@ class EngineCore(rt.Actor):
         return EngineInfo(
             client=client,
             max_model_len=limits.max_model_len,
-            vocab_size=self._scheduler.vocab_size,
+            vocab_size=self._spec.vocab_size,
             num_blocks=limits.num_blocks,
             block_size=limits.block_size,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
+            is_exact=self._spec.is_exact,
         )
 
     @rt.call
@@ -131,8 +136,18 @@ class EngineCore(rt.Actor):
         """A snapshot of the scheduler's accounts."""
         return self._scheduler.statistics()
 
-    async def _size_worker(self) -> tuple[KVCacheConfig, int]:
-        """Initialise the worker for the first time; the limits and the vocabulary's size."""
+    @rt.call
+    async def reset_prefix_cache(self) -> None:
+        """Later requests find nothing that was computed so far."""
+        self._scheduler.reset_prefix_cache()
+
+    @rt.call
+    async def kv_cache_events(self, first: int) -> KVCacheEvents:
+        """What the prefix cache did, from event ``first`` on; none unless ``kv_event_log_size`` keeps some."""
+        return self._scheduler.kv_cache_events(first)
+
+    async def _size_worker(self) -> tuple[KVCacheConfig, KVCacheSpec]:
+        """Initialise the worker for the first time; the limits, and what they were made of."""
         while True:
             while not self._worker.is_up:
                 if self._worker.gone:
@@ -161,47 +176,64 @@ class EngineCore(rt.Actor):
                     asked,
                     limits.num_blocks,
                 )
-            return limits, spec.vocab_size
+            return limits, spec
 
     async def _advance(self) -> bool:
         """Do the next thing there is to do; False when there is none until something changes."""
-        if not self._worker.is_initialised:
-            return await self._recover()
-        plan = self._scheduler.schedule()
-        if plan is None:
-            return False
+        if not self._worker.num_in_flight:
+            if not self._worker.is_initialised:
+                return await self._recover()
+            self._submit()
+            if not self._worker.num_in_flight:
+                return False
         try:
-            outputs = self._scheduler.update(await self._worker.execute(plan))
+            outputs = self._scheduler.update(await self._worker.result())
         except rt.ActorDied as death:
-            log.warning("the worker ended in step %d: %s", plan.step_id, death)
+            log.warning("the worker ended while %d requests ran: %s", self._scheduler.num_running, death)
+            await self._worker.drop_results()
         except (rt.RemoteError, rt.CallCancelled, ResultError) as error:
-            await self._failed(f"step {plan.step_id}", error)
+            await self._worker.drop_results()
+            await self._failed("a step", error)
         else:
             self._num_failures = 0
             self._post(outputs)
+            self._submit()  # before the outputs are sent: the worker goes on meanwhile
         return True
 
+    def _submit(self) -> None:
+        """Give the worker plans until it has as many as it may, or there is no other yet."""
+        while self._worker.is_initialised and self._worker.num_in_flight < self._config.max_plans_in_flight:
+            plan = self._scheduler.schedule()
+            if plan is None:
+                return
+            self._worker.submit(plan)
+
     async def _recover(self) -> bool:
-        """End what a dead incarnation of the worker ran, and initialise its successor if it is up."""
-        self._post(self._scheduler.worker_lost(f"the worker ended while this request ran: {self._worker.cause}"))
+        """Let what ran on a dead incarnation of the worker wait, and initialise its successor if it is up."""
+        self._post(self._scheduler.worker_lost(self._worker.cause))
         if self._worker.gone:
             self._post(self._scheduler.fail_all(f"the worker is gone for good: {self._worker.cause}"))
             return False
         if not self._worker.is_up:
             return False
         try:
-            await self._worker.initialise(self._limits)
+            limits = fit_again(self._limits, await self._worker.kv_cache_spec(self._limits.block_size))
+            await self._worker.initialise(limits)
         except rt.ActorDied as death:
             log.warning("the worker ended while it was initialised: %s", death)
         except (rt.RemoteError, rt.CallCancelled) as error:
-            await self._failed("initialize_from_config", error)
+            await self._failed("initialising it", error)
+        else:
+            if limits != self._limits:
+                log.warning("the worker is back with memory for %d KV blocks only", limits.num_blocks)
+            self._post(self._scheduler.worker_ready(limits.num_blocks))
         return True
 
     async def _failed(self, what: str, error: Exception) -> None:
-        """A living worker failed: what ran there ends. `EngineFailed` at the third time in a row."""
+        """A living worker failed: what ran there starts again. `EngineFailed` at the fifth time in a row."""
         self._num_failures += 1
         log.error("%s failed in the worker (%d in a row): %s", what, self._num_failures, error)
-        self._post(self._scheduler.worker_lost(f"the worker failed while this request ran: {first_line(error)}"))
+        self._post(self._scheduler.worker_lost(first_line(error)))
         self._worker.distrust()
         if self._num_failures >= _MAX_FAILURES:
             await self._send_outputs()

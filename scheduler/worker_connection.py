@@ -1,21 +1,36 @@
 """The engine core's view of its worker: is it up, and has this incarnation been initialised?
 
-The engine core makes one and asks before each step. It restarts nothing (the supervisor does) and knows no
-requests.
+The engine core makes one, asks before each step and sends plans through it. It restarts nothing (the supervisor
+does) and knows no requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import ringcast.actors as rt
 
 from .messages import KVCacheConfig, KVCacheSpec, StepPlan, StepResult, WorkerInterface
 
 
+log = logging.getLogger("ringcast.scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A plan that was sent, to whom, and the answer to come."""
+
+    plan: StepPlan
+    incarnation: int
+    answer: asyncio.Future[StepResult]
+
+
 class WorkerConnection:
-    """A worker reference, and what its watch and the outcome of calls say about it.
+    """A worker reference, the plans that it has not answered, and what watch and calls say about it.
 
     Both tell of a death, in either order; so each is noted for the incarnation that it concerns, and a
     `Ready` that is older than a failed call brings nothing back to life. ``wake`` is set at every change.
@@ -24,6 +39,7 @@ class WorkerConnection:
     def __init__(self, worker: WorkerInterface, wake: asyncio.Event) -> None:
         self._worker = worker
         self._wake = wake
+        self._submitted: deque[_Submitted] = deque()
         self._incarnation = 0  # the latest that became ready
         self._dead_incarnation = 0  # the latest known to be dead
         self._initialised_incarnation = 0
@@ -73,14 +89,37 @@ class WorkerConnection:
             raise
         self._initialised_incarnation = incarnation
 
-    async def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step."""
-        incarnation = self._incarnation
+    @property
+    def num_in_flight(self) -> int:
+        """Plans that were submitted and whose results were not taken."""
+        return len(self._submitted)
+
+    def submit(self, plan: StepPlan) -> None:
+        """Send a plan; the worker runs it behind those that it has."""
+        answer = asyncio.ensure_future(self._worker.execute_model(plan))
+        self._submitted.append(_Submitted(plan, self._incarnation, answer))
+
+    async def result(self) -> StepResult:
+        """The answer to the oldest plan in flight, which is so no more. Raises what the call raised."""
+        submitted = self._submitted.popleft()
         try:
-            return await self._worker.execute_model(plan)
+            return await submitted.answer
         except rt.ActorDied as death:
-            self._note_death(incarnation, death.cause)
+            self._note_death(submitted.incarnation, death.cause)
             raise
+
+    async def drop_results(self) -> None:
+        """Wait until nothing is in flight. What comes is of no use: an earlier plan failed."""
+        while self._submitted:
+            try:
+                await self.result()
+            except rt.ActorError as error:
+                log.debug("a plan behind one that failed: %s", error)
+
+    def cancel(self) -> None:
+        """Nobody waits for results any more."""
+        while self._submitted:
+            self._submitted.popleft().answer.cancel()
 
     def distrust(self) -> None:
         """The worker lives, but its rows can no longer be relied on: `initialise` it again."""

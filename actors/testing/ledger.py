@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from .trace import START_S
+
 if TYPE_CHECKING:
     from ..cell import Cell, Incoming
     from ..spec import Restart
@@ -108,6 +110,10 @@ class Ledger:
     # Calls: each ends once, with what its callee answered to it.
 
     def opened(self, caller: Party, call_id: int, text: str, is_open: Callable[[], bool], is_stream: bool) -> None:
+        call = self._calls.get((caller, call_id))
+        if call is not None:
+            call.text = text  # it is better known now
+            return
         self._calls[caller, call_id] = _Call(caller, text, self._world.now, is_open, is_stream)
 
     def answered(self, caller: Party, call_id: int, by: str) -> None:

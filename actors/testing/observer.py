@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,19 +40,40 @@ def wrap(owner: object, name: str, wrapper: Callable[..., Any]) -> None:
     setattr(owner, name, functools.partial(wrapper, getattr(owner, name)))
 
 
+class Registry:
+    """All observers of a world, and who is behind a ring."""
+
+    def __init__(self) -> None:
+        self.by_party: dict[Party, Observer] = {}
+        self.by_ring: dict[int, Party] = {}  # by the inode of its segment
+        self.systems = 0
+
+    def node_made(self, process: Process, node: Node) -> None:
+        """Begin to watch a node."""
+        if isinstance(node, RootNode):
+            self.systems += 1
+            system = self.systems
+        else:
+            system = process.system
+        party = Party(process, system)
+        self.by_party[party] = Observer(party, node, self)
+
+
 class Observer:
     """See the module."""
 
-    def __init__(self, process: Process, node: Node, system: int, parties: dict[int, Party]) -> None:
+    def __init__(self, party: Party, node: Node, registry: Registry) -> None:
+        process = party.process
         self.process = process
         self._node = node
         self._world = process.world
         self._ledger = process.world.ledger
-        self._party = Party(process, system)
-        self._parties = parties  # of the whole world, by the inode of their ring
+        self._party = party
+        self._registry = registry
         self._others: dict[int, Party] = {}  # by slot
         self._full_until = 0.0
         process.nodes.append(node)
+        process.bells.append(node.bell.fileno())
         self._world.descriptors.add_bell(node.bell.fileno())
         wrap(node, "connect", self._connect)
         wrap(node, "_send_masked", self._send_masked)
@@ -63,7 +85,7 @@ class Observer:
         self._watch_origin(node.local_origin, self._party)
         node.cells = _Cells(self)
         if isinstance(node, RootNode):
-            parties[os.fstat(node.ring_fd).st_ino] = self._party
+            registry.by_ring[os.fstat(node.ring_fd).st_ino] = party
             wrap(node._directory, "enter", self._enter)
         if isinstance(node, BlockingNode):
             self._make_waits_virtual(node)
@@ -74,11 +96,11 @@ class Observer:
         self, original: Callable[..., Peer], slot: int, name: str, link: Any, bell_fd: int, ring_fd: int
     ) -> Peer:
         inode = os.fstat(ring_fd).st_ino
-        party = self._parties.get(inode)
+        party = self._registry.by_ring.get(inode)
         if party is None:  # the root has just started it
             started = next(p for p in reversed(self._world.processes) if p.name == name and p.is_child)
             started.system = self._party.system
-            party = self._parties[inode] = Party(started, self._party.system)
+            party = self._registry.by_ring[inode] = Party(started, self._party.system)
         self._others[slot] = party
         peer = original(slot, name, link, bell_fd, ring_fd)
         self._watch_origin(self._node._origins[slot], party)
@@ -124,6 +146,8 @@ class Observer:
                 if target in [self._others[slot].process for slot in self._node.peers]:
                     self._ledger.sent(self._party, receiver, payload, describe(payload))
                     original(mask, payload)
+                    if isinstance(self._node, BlockingNode):
+                        self._node.flush()
 
             self.process.at_once(send)
             return
@@ -136,7 +160,7 @@ class Observer:
                 pause_s, lambda: self._send_late(original, mask, payload, head, receiver, waited_s + pause_s)
             )
             return
-        target.at_once(lambda: target.take_late(payload, self.process.label))
+        target.at_once(lambda: self._registry.by_party[receiver].take_late(payload, self.process.label))
 
     def take_late(self, payload: bytes, sender: str) -> None:
         """An answer whose sender has died arrives all the same."""
@@ -258,7 +282,7 @@ class Observer:
 
         def put(original: Callable[[Incoming], None], incoming: Incoming) -> None:
             original(incoming)
-            if incoming in cell.queue:
+            if cell.queue and cell.queue[-1] is incoming:
                 ledger.put(mailbox, incoming, cell.capacity_bytes)
 
         def take(original: Callable[[], tuple[Incoming, Any]]) -> tuple[Incoming, Any]:
@@ -273,9 +297,11 @@ class Observer:
         def drop(original: Callable[..., bool], origin: Origin, call_id: int) -> bool:
             before = list(cell.queue)
             dropped = original(origin, call_id)
-            for incoming in before:
-                if dropped and incoming not in cell.queue:
-                    ledger.left(mailbox, incoming)
+            if dropped:
+                kept = {id(incoming) for incoming in cell.queue}
+                for incoming in before:
+                    if id(incoming) not in kept:
+                        ledger.left(mailbox, incoming)
             return dropped
 
         wrap(cell, "put", put)
@@ -288,7 +314,6 @@ class Observer:
 
     def _make_waits_virtual(self, node: BlockingNode) -> None:
         """Where the node would block the thread, the world goes on."""
-        import select
 
         def wait(original: Callable[[], None]) -> None:
             thread = current_thread()

@@ -33,10 +33,12 @@ class Process:
         self.frozen_until = 0.0
         self.exit_code: int | None = None  # None: it runs
         self.nodes: list[Node] = []
+        self.bells: list[int] = []  # its doorbells' descriptors
         self.descriptors: list[int] = []  # held by nothing else, closed with it
         self.closers: list[Callable[[], None]] = []  # called when it is gone
         self.on_end: Callable[[], None] = lambda: None
         self.is_ready = False  # its actor is
+        self.system = 0  # the number of the system that it belongs to
         self._is_closed = False
         world.processes.append(self)
         world.running.append(self)
@@ -92,6 +94,18 @@ class Process:
         if self.world.current is not self:
             self.close()
 
+    def at_once(self, action: Callable[[], None]) -> None:
+        """Do something as this process, between its steps."""
+        if self.has_ended:
+            return
+        self.world.current = self
+        try:
+            action()
+        finally:
+            self.world.current = None
+        if self.has_ended:
+            self.close()
+
     def close(self) -> None:
         """Close what it held, as the kernel does."""
         if self._is_closed:
@@ -100,8 +114,9 @@ class Process:
         descriptors = self.world.descriptors
         for strand in self.strands:
             descriptors.forget_all(strand)
+        for bell in self.bells:
+            descriptors.remove_bell(bell)
         for node in self.nodes:
-            descriptors.remove_bell(node.bell.fileno())
             for peer in node.peers.values():
                 peer.link.close()
                 if peer.ring_fd >= 0:

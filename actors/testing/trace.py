@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+START_S: Final = 1000.0  # the virtual monotonic clock at first: nobody should take 0 for "not set"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,11 @@ from .descriptors import Descriptors
 from .errors import Deadlock, Endless, InvariantViolated
 from .faults import Faults
 from .ledger import Ledger
-from .trace import Trace, TraceEvent
+from .trace import START_S, Trace, TraceEvent
 
 if TYPE_CHECKING:
     from .process import Process
 
-START_S = 1000.0  # the virtual monotonic clock at first: nobody should take 0 for "not set"
 STEP_S = 10e-6  # at most, of the virtual time that a step takes
 QUIET_LIMIT_S = 2.0  # virtual: how long a world that never comes to rest is given for messages under way
 
@@ -114,6 +113,17 @@ class World:
                 return True
         return False
 
+    def check_rest(self) -> None:
+        """Come to rest, and see that nothing was lost."""
+        is_at_rest = self.come_to_rest()
+        self.ledger.check_rest(is_at_rest=is_at_rest, patience_s=QUIET_LIMIT_S / 2)
+        self._check()
+
+    def check_end(self, app: Process) -> None:
+        """The system has stopped: see that nothing is left."""
+        self.ledger.check_end(app)
+        self._check()
+
     def fail(self, what: str) -> InvariantViolated:
         """The error for a broken promise."""
         return InvariantViolated(what, self.seed, self.trace.tail())
@@ -123,6 +133,7 @@ class World:
         self.descriptors.look()
         while self._agenda and self._agenda[0][0] <= self.now:
             heapq.heappop(self._agenda)[2]()
+            self._check()
         runnable = self._runnable()
         if runnable:
             self._step(self._choose(runnable))
@@ -137,6 +148,10 @@ class World:
         if self.now - START_S > self._limit_s:
             raise Endless(f"the program did not end within {self._limit_s} virtual s", self.seed, self.trace.tail())
         return True
+
+    def _check(self) -> None:
+        if self.ledger.violations:
+            raise self.fail("\n".join(self.ledger.violations))
 
     def _runnable(self) -> list[Strand]:
         now = self.now
@@ -168,8 +183,7 @@ class World:
         self.now += STEP_S * self.random.random()
         if process.has_ended:
             process.close()
-        if self.ledger.violations:
-            raise self.fail("\n".join(self.ledger.violations))
+        self._check()
 
     def _strike(self, process: Process) -> bool:
         """Inject what happens to a process as a whole; whether it loses its step."""
@@ -182,3 +196,13 @@ class World:
             process.freeze(self.random.uniform(0, faults.delay_s))
             return True
         return False
+
+    def release(self) -> None:
+        """The simulation is over."""
+        for process in list(self.running):
+            process.exit_code = 0
+            process.close()
+        self.running.clear()
+        self._agenda.clear()
+        for process in self.processes:
+            process.release()

@@ -37,3 +37,12 @@ def broadcast(rules, n=2, cap=2):
 def full(rules, n=3, cap=1, **k):
     a = Channel("W", ("R",), cap)
     return world("full", rules, [Role("W", outbound=a, addressed=(("R",),)*n, **k), Role("R", inbound=((a, n),))], [a])
+
+from . import spill as S
+def spilled(rules, wanted=(True,)*3, cap=1, **k):
+    a = Channel("W", ("R",), cap)
+    lane = S.Lane(a, wanted, **k)
+    variables = {a.head: 0, a.space_wanted: 0, a.word("R"): 0, lane.taken: 0, bell("W"): 0, bell("R"): 0}
+    cells = a.cells()
+    variables |= {c: 0 for c in cells}
+    return Configuration("spill", {"W": partial(S.writer, rules, lane), "R": partial(S.reader, rules, lane)}, variables, cells, ["W", "R"], [lane.link], {})

@@ -46,24 +46,27 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Result: None. ``spares`` are threads whose reads of a PLAIN cell may race with this store."""
+    """Result: None."""
 
     name: str
     value: Any
     order: Order = Order.RELAXED
     note: Note = None
-    spares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Compare and swap. Result: the value found; it was replaced if that equals ``expected``."""
+    """Compare and swap. Result: the value found; it was replaced if that equals ``expected``.
+
+    ``validates`` are cells that were copied with RACING loads before: with success the copies count as read.
+    """
 
     name: str
     expected: Any
     value: Any
     order: Order = Order.RELAXED
     note: Note = None  # of a success
+    validates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class World:
         self.machines = [Machine(name, program) for name, program in c.threads.items()]
         self.memory: StoreBuffers | Views
         if model == "C11":
-            self.memory = Views(dict(c.variables), self.names, c.cells)
+            self.memory = Views(dict(c.variables), self.names, c.cells, len(c.links))
         else:
             self.memory = StoreBuffers(dict(c.variables), self.names, total_order=model == "TSO")
         self.tokens = {name: i for i, name in enumerate(c.tokens)}
@@ -224,19 +224,16 @@ class World:
             frame = operation.frame
 
             def send(s: State) -> list[tuple[Any, State]]:
-                snapshot = memory_model.snapshot(s[1], thread)
-                if snapshot is None:
-                    return []
-                return [(None, (*s[:3], set_to(s, (*s[3][link], (frame, snapshot))), *s[4:]))]
+                memory = memory_model.send(s[1], thread, link)
+                return [] if memory is None else [(None, (s[0], memory, s[2], set_to(s, (*s[3][link], frame)), *s[4:]))]
 
             return send
 
         def receive(s: State) -> list[tuple[Any, State]]:
             if not s[3][link]:
                 return [(None, s)]
-            frame, snapshot = s[3][link][0]
-            memory = memory_model.join(s[1], thread, snapshot)
-            return [(frame, (s[0], memory, s[2], set_to(s, s[3][link][1:]), *s[4:]))]
+            memory = memory_model.receive(s[1], thread, link)
+            return [(s[3][link][0], (s[0], memory, s[2], set_to(s, s[3][link][1:]), *s[4:]))]
 
         return receive
 
@@ -244,10 +241,8 @@ class World:
         def wait(s: State) -> list[tuple[Any, State]]:
             if self.machines[victim].operation(s[0][victim]) is not None:
                 return []
-            snapshot = self.memory.last_words(s[1], victim)
-            if snapshot is None:
-                return []
-            return [(s[0][victim] == Machine.CRASHED, (s[0], self.memory.join(s[1], thread, snapshot), *s[2:]))]
+            memory = self.memory.mourn(s[1], thread, victim)
+            return [] if memory is None else [(s[0][victim] == Machine.CRASHED, (s[0], memory, *s[2:]))]
 
         return wait
 

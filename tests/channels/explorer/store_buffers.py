@@ -62,17 +62,17 @@ class StoreBuffers:
                 seen.add(variable)
         return found
 
-    def snapshot(self, memory: Memory, thread: int) -> Any:
-        """What travels with a frame that the thread sends now; None if it has to wait."""
-        return None if memory[1][thread] else ()
+    def send(self, memory: Memory, thread: int, link: int) -> Memory | None:
+        """A frame goes out; None while it has to wait for the stores before it."""
+        return None if memory[1][thread] else memory
 
-    def join(self, memory: Memory, thread: int, snapshot: Any) -> Memory:
-        """The thread has received such a frame."""
+    def receive(self, memory: Memory, thread: int, link: int) -> Memory:
+        """A frame comes in."""
         return memory
 
-    def last_words(self, memory: Memory, thread: int) -> Any:
-        """A snapshot of all that an ended thread did; None if it is still on its way."""
-        return None if memory[1][thread] else ()
+    def mourn(self, memory: Memory, thread: int, victim: int) -> Memory | None:
+        """The thread learns of the end of another one; None while stores of that are still on their way."""
+        return None if memory[1][victim] else memory
 
     def retire(self, memory: Memory, thread: int, awaited: bool) -> Memory:
         """The thread has ended; ``awaited``: somebody may still ask for its last words."""

@@ -21,7 +21,9 @@ from .machine import Fence, Load, Operation, Order, Store, Swap, Violated
 View: TypeAlias = int
 Stores: TypeAlias = tuple[tuple[Any, View], ...]
 ThreadViews: TypeAlias = tuple[View, View, View]  # now, after an acquire fence, at the last fence
-Memory: TypeAlias = tuple[tuple[Stores, ...], tuple[ThreadViews | None, ...], View]  # None: the thread has ended
+# The stores of each variable, the views of each thread (None: it has ended), that of the last fence, and per link those
+# of the senders of its frames.
+Memory: TypeAlias = tuple[tuple[Stores, ...], tuple[ThreadViews | None, ...], View, tuple[tuple[View, ...], ...]]
 Step: TypeAlias = Callable[[Memory], list[tuple[Any, Memory]]]
 
 FIELD = 16  # bits: stores of one variable that somebody may still read, plus one
@@ -31,7 +33,7 @@ ONES = (1 << FIELD) - 1
 class Views:
     """``cells`` are the variables that hold records: their accesses are checked for races."""
 
-    def __init__(self, variables: dict[str, Any], threads: Sequence[str], cells: Iterable[str]) -> None:
+    def __init__(self, variables: dict[str, Any], threads: Sequence[str], cells: Iterable[str], links: int) -> None:
         self.names = list(variables)
         self.index = {name: i for i, name in enumerate(variables)}
         self.threads = threads
@@ -42,7 +44,7 @@ class Views:
             base += len(threads)
         first: View = ((1 << base) - 1) >> (len(variables) * FIELD) << (len(variables) * FIELD)  # nothing was read yet
         stores = tuple(((value, first),) for value in variables.values())
-        self._initial: Memory = (stores, ((first, first, first),) * len(threads), first)
+        self._initial: Memory = (stores, ((first, first, first),) * len(threads), first, ((),) * links)
 
     def initial(self) -> Memory:
         return self._initial
@@ -53,7 +55,7 @@ class Views:
             variable = self.index[operation.name]
             if operation.order is Order.PLAIN:
                 return self._plain_load(thread, variable)
-            return self._load(thread, variable, operation.order)
+            return self._load(thread, variable, operation.order.acquires)
         if isinstance(operation, Store):
             return self._store(thread, operation)
         if isinstance(operation, Swap):
@@ -63,27 +65,26 @@ class Views:
 
     def is_local(self, thread: int, operation: Operation, memory: Memory) -> bool:
         """PLAIN accesses need no interleaving: whichever of two racing ones comes later finds the race."""
-        return (
-            isinstance(operation, (Load, Store))
-            and operation.order is Order.PLAIN
-            and not (isinstance(operation, Store) and operation.spares)
-        )
+        return isinstance(operation, (Load, Store)) and operation.order is Order.PLAIN
 
     def internal(self, memory: Memory) -> list[tuple[str, Memory]]:
         return []
 
-    def snapshot(self, memory: Memory, thread: int) -> View:
-        """What travels with a frame that the thread sends now."""
-        return _views_of(memory, thread)[0]
+    def send(self, memory: Memory, thread: int, link: int) -> Memory | None:
+        """A frame goes out, and with it what its sender did before."""
+        stores, threads, total, links = memory
+        frames = (*links[link], _views_of(memory, thread)[0])
+        return stores, threads, total, (*links[:link], frames, *links[link + 1 :])
 
-    def join(self, memory: Memory, thread: int, snapshot: View) -> Memory:
-        """The thread has received such a frame."""
-        now, later, fenced = _views_of(memory, thread)
-        return self._trim(_with(memory, thread, (now | snapshot, later | snapshot, fenced)))
+    def receive(self, memory: Memory, thread: int, link: int) -> Memory:
+        """The first frame comes in."""
+        stores, threads, total, links = memory
+        links = (*links[:link], links[link][1:], *links[link + 1 :])
+        return self._learn((stores, threads, total, links), thread, memory[3][link][0])
 
-    def last_words(self, memory: Memory, thread: int) -> View:
-        """A snapshot of all that an ended thread did."""
-        return _views_of(memory, thread)[0]
+    def mourn(self, memory: Memory, thread: int, victim: int) -> Memory | None:
+        """The thread learns of the end of another one, and of all that it did."""
+        return self._learn(memory, thread, _views_of(memory, victim)[0])
 
     def retire(self, memory: Memory, thread: int, awaited: bool) -> Memory:
         """The thread has ended; ``awaited``: somebody may still ask for its last words."""
@@ -95,15 +96,15 @@ class Views:
     def describe(self, memory: Memory) -> str:
         return ", ".join(f"{name}={stores[-1][0]}" for name, stores in zip(self.names, memory[0], strict=True))
 
+    def _learn(self, memory: Memory, thread: int, view: View) -> Memory:
+        now, later, fenced = _views_of(memory, thread)
+        return self._trim(_with(memory, thread, (now | view, later | view, fenced)))
+
     def _place(self, view: View, variable: int) -> int:
         return (view >> (variable * FIELD) & ONES).bit_length()
 
-    def _load(self, thread: int, variable: int, order: Order) -> Step:
-        acquires, racing = order.acquires, order is Order.RACING
-
+    def _load(self, thread: int, variable: int, acquires: bool) -> Step:
         def load(memory: Memory) -> list[tuple[Any, Memory]]:
-            if racing:
-                memory = self._note_read(memory, thread, variable)
             stores = memory[0][variable]
             first = self._place(_views_of(memory, thread)[0], variable)
             return [
@@ -134,18 +135,19 @@ class Views:
     def _note_read(self, memory: Memory, thread: int, variable: int) -> Memory:
         """A read of a cell: from now on only those know of it to whom it is handed on."""
         bit = 1 << self.read_bits[variable] + thread
-        stores, threads, total = memory
+        stores, threads, total, links = memory
+        links = tuple(tuple(view & ~bit for view in frames) for frames in links)
         stores = tuple(tuple((value, view & ~bit) for value, view in kept) for kept in stores)
         threads = tuple(views and (views[0] & ~bit, views[1] & ~bit, views[2] & ~bit) for views in threads)
         now, later, fenced = _views_of(memory, thread)
-        return _with((stores, threads, total & ~bit), thread, (now | bit, later | bit, fenced & ~bit))
+        return _with((stores, threads, total & ~bit, links), thread, (now | bit, later | bit, fenced & ~bit))
 
     def _store(self, thread: int, operation: Store) -> Step:
         variable, order, value = self.index[operation.name], operation.order, operation.value
         watched = [
             (1 << self.read_bits[variable] + reader, reader)
-            for reader, name in enumerate(self.threads)
-            if order is Order.PLAIN and reader != thread and name not in operation.spares
+            for reader in range(len(self.threads))
+            if order is Order.PLAIN and reader != thread
         ]
 
         def store(memory: Memory) -> list[tuple[Any, Memory]]:
@@ -160,7 +162,7 @@ class Views:
 
     def _append(self, memory: Memory, thread: int, variable: int, value: Any, releases: bool, carried: View) -> Memory:
         """``carried``: a swap continues the release sequence of the store that it replaces."""
-        stores, threads, total = memory
+        stores, threads, total, links = memory
         now, later, fenced = _views_of(memory, thread)
         place = len(stores[variable])
         assert place < FIELD
@@ -168,11 +170,12 @@ class Views:
         now |= seen
         kept = (*stores[variable], (value, (now if releases else fenced | seen) | carried))
         stores = (*stores[:variable], kept, *stores[variable + 1 :])
-        return _with((stores, threads, total), thread, (now, later | now, fenced))
+        return _with((stores, threads, total, links), thread, (now, later | now, fenced))
 
     def _swap(self, thread: int, operation: Swap) -> Step:
         variable, order = self.index[operation.name], operation.order
         expected, value = operation.expected, operation.value
+        validated = [self.index[cell] for cell in operation.validates]
 
         def swap(memory: Memory) -> list[tuple[Any, Memory]]:
             kept = memory[0][variable]
@@ -183,6 +186,8 @@ class Views:
                     continue  # it would have to replace a store that has been replaced already
                 after = self._see(memory, thread, variable, place, order.acquires)
                 if seen == expected:
+                    for cell in validated:
+                        after = self._note_read(after, thread, cell)
                     after = self._append(after, thread, variable, value, order.releases, carried)
                 found.append((seen, self._trim(after)))
             return found
@@ -190,19 +195,19 @@ class Views:
         return swap
 
     def _fence(self, memory: Memory, thread: int) -> Memory:
-        stores, threads, total = memory
+        stores, threads, total, links = memory
         total |= _views_of(memory, thread)[1]
-        return self._trim(_with((stores, threads, total), thread, (total, total, total)))
+        return self._trim(_with((stores, threads, total, links), thread, (total, total, total)))
 
     def _trim(self, memory: Memory) -> Memory:
         """Forget stores that nobody can read any more, so that equal situations are equal states."""
-        stores, threads, total = memory
+        stores, threads, total, links = memory
         common = -1
         for views in threads:
             if views is not None:
                 common &= views[0]
         if common == -1:  # nobody is left
-            return tuple(((kept[-1][0], 0),) for kept in stores), threads, 0
+            return tuple(((kept[-1][0], 0),) for kept in stores), threads, 0, ()
         common &= (1 << len(self.names) * FIELD) - 1
         while common:
             variable = (common.bit_length() - 1) // FIELD
@@ -218,8 +223,9 @@ class Views:
             threads = tuple(
                 [views and tuple([v & rest | (v & field) >> by & field for v in views]) for views in threads]
             )
+            links = tuple([tuple([v & rest | (v & field) >> by & field for v in frames]) for frames in links])
             total = total & rest | (total & field) >> by & field
-        return stores, threads, total
+        return stores, threads, total, links
 
 
 def _views_of(memory: Memory, thread: int) -> ThreadViews:
@@ -229,5 +235,5 @@ def _views_of(memory: Memory, thread: int) -> ThreadViews:
 
 
 def _with(memory: Memory, thread: int, views: ThreadViews | None) -> Memory:
-    stores, threads, total = memory
-    return stores, (*threads[:thread], views, *threads[thread + 1 :]), total
+    stores, threads, total, links = memory
+    return stores, (*threads[:thread], views, *threads[thread + 1 :]), total, links
