@@ -12,25 +12,22 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .errors import ModelFileError, UnsupportedModelError
 from .fingerprint import fingerprint
+from .gguf_config import ROPE_TENSORS, config_from_gguf
 from .gguf_file import GGUFFile
 from .gguf_names import GGUFName, gguf_name
 from .gguf_types import type_name
+from .hf_config import config_from_hf
 from .host_tensor import HostTensor
-from .model_config import ModelConfig, config_from_gguf, config_from_hf
+from .model_config import ModelConfig
 from .safetensors_file import SafetensorsFile
 from .weight_table import weight_table
 
-
-class BlockRows(NamedTuple):
-    """A quantised weight [rows, depth] in blocks of 32 along the depth: value = scale * number + offset."""
-
-    scales: Any  # float16 [rows, blocks]
-    offsets: Any  # float16 [rows, blocks], or None
-    numbers: Any  # [rows, depth]: uint8 from 0 to 15, or int8 where there are no offsets
+if TYPE_CHECKING:
+    from .gguf_quants import Blocks
 
 
 class Checkpoint(ABC):
@@ -68,8 +65,11 @@ class Checkpoint(ABC):
         """The type of this tensor in the file, as llama.cpp spells it; "" where all are plain floats."""
 
     @abstractmethod
-    def read_blocks(self, name: str) -> BlockRows:
-        """The quantised blocks of this tensor, whose type is one of `SPLIT_TYPES`, unscaled."""
+    def read_blocks(self, name: str) -> Blocks:
+        """The blocks of this quantised tensor, unscaled: scales and offsets [rows, blocks], numbers [rows, depth].
+
+        Its type must be one of `SPLIT_TYPES`.
+        """
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -96,7 +96,7 @@ class FolderCheckpoint(Checkpoint):
     def type_name(self, name: str) -> str:
         return ""
 
-    def read_blocks(self, name: str) -> BlockRows:
+    def read_blocks(self, name: str) -> Blocks:
         raise ValueError(f"tensor {name} of {self.path} is not quantised")
 
     def fingerprint(self) -> str:
@@ -136,21 +136,27 @@ class GGUFCheckpoint(Checkpoint):
         if embedding is None or len(embedding.shape) != 2:
             raise ModelFileError(f"{path}: it has no token embedding, so it is no language model; use another file")
         has_head = "output.weight" in self._file.tensors
-        self.config = config_from_gguf(self._file.metadata, embedding.shape, has_head, str(path))
+        factors = {
+            name: tuple(self._file.read(name).reshape(-1).tolist())
+            for name in ROPE_TENSORS
+            if name in self._file.tensors
+        }
+        self.config = config_from_gguf(self._file.metadata, embedding.shape, has_head, str(path), factors)
         expected = {gguf_name(name, self.config).name for name in _table_names(self.config)}
-        _check_names(path, expected, self._file.tensors.keys())
+        _check_names(path, expected, self._file.tensors.keys() - factors.keys())
 
     def read(self, name: str) -> HostTensor:
         known = gguf_name(name, self.config)
-        return HostTensor("F32", self._in_order(self._file.read(known.name), known))
+        array = self._in_order(self._file.read(known.name), known)
+        return HostTensor("F32", array - known.offset if known.offset else array)
 
     def type_name(self, name: str) -> str:
         return type_name(self._file.tensors[gguf_name(name, self.config).name].type_id)
 
-    def read_blocks(self, name: str) -> BlockRows:
+    def read_blocks(self, name: str) -> Blocks:
         import numpy as np
 
-        from .gguf_quants import split_blocks
+        from .gguf_quants import Blocks, split_blocks
 
         known = gguf_name(name, self.config)
         tensor = self._file.tensors[known.name]
@@ -163,7 +169,7 @@ class GGUFCheckpoint(Checkpoint):
             self._in_order(field.reshape(rows, -1), known) for field in (blocks.scales, blocks.numbers)
         )
         offsets = None if blocks.offsets is None else self._in_order(blocks.offsets.reshape(rows, -1), known)
-        return BlockRows(scales, offsets, numbers)
+        return Blocks(scales, offsets, numbers)
 
     def fingerprint(self) -> str:
         return self._file.fingerprint()

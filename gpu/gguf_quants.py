@@ -38,15 +38,15 @@ def dequantize(raw: Bytes, type_id: int) -> Floats:
 
 
 class Blocks(NamedTuple):
-    """Blocks of 32 whole numbers, unscaled: value = scale * number + offset. Flat, in the tensor's order."""
+    """Blocks of 32 whole numbers, unscaled: value = scale * number + offset."""
 
-    scales: NDArray[np.float16]  # [blocks]
-    offsets: NDArray[np.float16] | None  # [blocks]; None: there are none
-    numbers: NDArray[Any]  # [items]: uint8 from 0 to 15, or int8 where there are no offsets
+    scales: NDArray[np.float16]
+    offsets: NDArray[np.float16] | None  # None: there are none
+    numbers: NDArray[Any]  # uint8 from 0 to 15, or int8 where there are no offsets
 
 
 def split_blocks(raw: Bytes, type_id: int) -> Blocks:
-    """``raw`` of a type in `SPLIT_TYPES`, unpacked but not scaled."""
+    """``raw`` of a type in `SPLIT_TYPES`, unpacked but not scaled: scales and offsets [blocks], numbers [items]."""
     blocks = raw.view(DEQUANTIZERS[type_id][1])
     if TENSOR_TYPES[type_id].name == "Q8_0":
         return Blocks(blocks["d"], None, blocks["qs"].reshape(-1))

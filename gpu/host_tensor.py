@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# U8 is only known as bytes: packed weights.
 # Type in the file -> numpy type; numpy has no bfloat16, so its bits travel as uint16.
 NUMPY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
 
 
 class HostTensor(NamedTuple):

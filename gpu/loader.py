@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,9 +14,11 @@ from . import machine
 from .checkpoint import Checkpoint
 from .errors import WeightCacheError
 from .kernels import CpuKernels
+from .packed_matrix import PackedMatrix, Weights
 from .runner import ModelRunner
-from .weight_cache import cached_weights, stacked
-from .weight_table import weight_table
+from .weight_cache import Plan, cached_weights, plan_of
+from .weight_packing import packed_bytes, random_bytes
+from .weight_table import Weight
 from .worker_config import WorkerConfig
 
 logger = logging.getLogger(__name__)
@@ -25,51 +29,73 @@ _FILE_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 def load_runner(config: WorkerConfig, checkpoint: Checkpoint) -> ModelRunner:
     """A runner without a KV cache yet, on the calling thread's OpenMP pool: call and use it from one thread."""
     threads = config.num_threads or machine.usable_cpus()
-    # Torch's products and the native kernels share one pool of threads; it must not change its size between them.
+    # Torch and the native kernels share one pool of threads; it must not change its size between them.
     torch.set_num_threads(threads)
     kernels = CpuKernels(threads)
-    dtype = _dtype(config.dtype)
+    dtype = _dtype(config)
     load = random_weights if config.load_format == "dummy" else load_weights
-    runner = ModelRunner(checkpoint.config, load(checkpoint, dtype), dtype, kernels)
-    logger.info("loaded %s as %s: %d threads, %s kernels", checkpoint.path, dtype, threads, kernels.level)
+    weights = load(checkpoint, dtype, config.quantization == "gguf")
+    runner = ModelRunner(checkpoint.config, weights, dtype, kernels)
+    logger.info(
+        "loaded %s as %s: %d threads, %s kernels; %s",
+        checkpoint.path, _formats(weights), threads, kernels.level, runner.exactness,
+    )  # fmt: skip
     return runner
 
 
-def load_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All weights of the model in ``dtype`` (float32 or bfloat16), by their name in the weight table.
+def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, keep_blocks: bool = False) -> Weights:
+    """All weights of the model, packed for products in ``dtype`` (float32 or bfloat16).
 
-    Quantised files go through the converted copy in the user's cache folder, which is mapped, not read; if that cannot
-    be kept, they are converted in memory with a warning. `ModelFileError` if a tensor is missing or misshapen.
+    ``keep_blocks`` leaves quantised blocks packed that the products can read; others are dequantised to ``dtype``.
+    They come from the packed copy in the user's cache folder, which is mapped, not read; if that cannot be kept, they
+    are packed in memory with a warning. `ModelFileError` if a tensor is missing or misshapen.
     """
-    file_type = _FILE_TYPES[dtype]
-    table = weight_table(checkpoint.config)
-    if checkpoint.gguf is not None:
-        try:
-            cached = cached_weights(checkpoint, file_type)
-            return {weight.name: _to_torch(cached.read(weight.name).array, dtype) for weight in table}
-        except WeightCacheError as error:
-            logger.warning("%s. The weights are converted in memory now, which every start will repeat.", error)
-    return {weight.name: _to_torch(stacked(checkpoint, weight, file_type), dtype) for weight in table}
+    plan = plan_of(checkpoint, _FILE_TYPES[dtype], keep_blocks)
+    try:
+        cached = cached_weights(checkpoint, plan)
+        return _weights(plan, lambda weight: cached.raw(weight.name))
+    except WeightCacheError as error:
+        logger.warning("%s. The weights are packed in memory now, which every start will repeat.", error)
+    return _weights(plan, lambda weight: np.concatenate([*packed_bytes(checkpoint, weight, plan[weight])]))
 
 
-def random_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Weights drawn from N(0, 0.02), always the same: for trials of speed that need no real model."""
-    generator = torch.Generator().manual_seed(0)
-    return {
-        weight.name: torch.ones(weight.shape, dtype=dtype)
-        if len(weight.shape) == 1
-        else torch.empty(weight.shape, dtype=dtype).normal_(0.0, 0.02, generator=generator)
-        for weight in weight_table(checkpoint.config)
-    }
+def random_weights(checkpoint: Checkpoint, dtype: torch.dtype, keep_blocks: bool = False) -> Weights:
+    """Weights around N(0, 0.02), always the same: for trials of speed that need no weights to be there."""
+    plan = plan_of(checkpoint, _FILE_TYPES[dtype], keep_blocks)
+    generator = np.random.default_rng(0)
+
+    def draw(weight: Weight) -> Any:
+        packing = plan[weight]
+        if packing is None:
+            return np.ones(weight.shape, np.float32).view(np.uint8)
+        return np.concatenate([*random_bytes(packing, generator)])
+
+    return _weights(plan, draw)
 
 
-def _to_torch(array: Any, dtype: torch.dtype) -> Tensor:
-    """Wrap without a copy; bfloat16 comes as the uint16 bits that numpy can hold."""
-    tensor = torch.from_numpy(array)
-    return tensor if dtype is torch.float32 else tensor.view(dtype)
+def _weights(plan: Plan, read: Callable[[Weight], Any]) -> Weights:
+    vectors: dict[str, Tensor] = {}
+    matrices: dict[str, PackedMatrix] = {}
+    for weight, packing in plan.items():
+        data = torch.from_numpy(read(weight))
+        if packing is None:
+            vectors[weight.name] = data.view(torch.float32)
+        else:
+            matrices[weight.name] = PackedMatrix(data, packing)
+    return Weights(vectors, matrices)
 
 
-def _dtype(name: str) -> torch.dtype:
+def _formats(weights: Weights) -> str:
+    """The formats of the matrices and how much of each: "Q4 63 MiB, Q8 29 MiB"."""
+    sizes: dict[str, int] = {}
+    for matrix in weights.matrices.values():
+        name = matrix.packing.format
+        sizes[name] = sizes.get(name, 0) + matrix.packing.size_bytes
+    return ", ".join(f"{name} {size >> 20} MiB" for name, size in sorted(sizes.items()))
+
+
+def _dtype(config: WorkerConfig) -> torch.dtype:
+    name = config.dtype
     if name == "auto":
-        name = "bfloat16" if machine.has_fast_bfloat16() else "float32"
+        name = "bfloat16" if config.quantization == "gguf" or machine.has_fast_bfloat16() else "float32"
     return {"bfloat16": torch.bfloat16, "float32": torch.float32}[name]

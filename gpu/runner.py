@@ -6,10 +6,7 @@ need not carry them. It decides nothing about what to run: that is the engine co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor
 
 from ringcast.scheduler.messages import KVCacheConfig, StepPlan, StepResult
 
@@ -19,18 +16,24 @@ from .kernels import CpuKernels, check_attention_shape
 from .kv_cache import KVCache, bytes_per_block
 from .model import MODELS
 from .model_config import ModelConfig
+from .packed_matrix import Weights
 from .rows import Rows, StepArrays
 from .sampler import sample
 
 
 class ModelRunner:
-    """One model on this device. ``dtype`` is that of weights, products and cache."""
+    """One model on this device. ``dtype`` is that of activations and cache.
 
-    def __init__(
-        self, config: ModelConfig, weights: Mapping[str, Tensor], dtype: torch.dtype, kernels: CpuKernels
-    ) -> None:
+    ``exact``: whether a request's logits are bit-equal whatever its batch mates, chunks, blocks and threads;
+    ``exactness`` says so, and why.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, kernels: CpuKernels) -> None:
         self.config = config
         self.dtype = dtype
+        # Every kernel accumulates an element by one chain, in an order that its row alone decides; torch only copies.
+        self.exact = True
+        self.exactness = f"exact: every sum of the native {kernels.level} kernels has a fixed order"
         self._kernels = kernels
         self._model = MODELS[config.architecture](config, weights, kernels)
         self._cache: KVCache | None = None

@@ -13,10 +13,14 @@ import mmap
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import ModelFileError
 from .host_tensor import ITEM_BYTES, NUMPY_TYPES, HostTensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _ALIGNMENT = 64
 _MAX_HEADER_BYTES = 100_000_000
@@ -62,6 +66,13 @@ class SafetensorsFile:
         items = (stop - start) // ITEM_BYTES[dtype]
         array = np.frombuffer(self.data, NUMPY_TYPES[dtype], items, self.data_start + start)
         return HostTensor(dtype, array.reshape(shape))
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """A view of the bytes of tensor ``name``. `KeyError` if there is none."""
+        import numpy as np
+
+        _, _, start, stop = self._entries[name]
+        return np.frombuffer(self.data, np.uint8, stop - start, self.data_start + start)
 
     def _check(self, name: str, entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], int, int]:
         dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]

@@ -1,114 +1,111 @@
-"""The converted copy of a quantised model: a safetensors file under the user's cache folder. Imports no torch.
+"""The packed copy of a model's weights: a safetensors file under the user's cache folder. Imports no torch.
 
 The loader asks for it; the first time it is written (about a second for a small model), afterwards it is mapped.
 Writers may run at the same time, die at any moment and run out of space: what stands under the final name is whole.
+A new copy takes the place of older ones of the same source.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
 from .cache import cache_folder
 from .checkpoint import Checkpoint
 from .errors import ModelFileError, WeightCacheError
-from .host_tensor import HostTensor, convert
+from .fingerprint import sampled
+from .packing import Packing
 from .safetensors_file import SafetensorsFile, lay_out
+from .weight_packing import packed_bytes, packing_of
 from .weight_table import Weight, weight_table
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
-# Part of every name: raise it when the content of converted files changes.
-_FORMAT = 1
-_SAMPLES = 64
-_SAMPLE_BYTES = 4096
+# Part of every name: raise it when the content of packed files changes.
+_FORMAT = 2
+Plan = Mapping[Weight, Packing | None]
 
 
-def cached_weights(checkpoint: Checkpoint, dtype: str) -> SafetensorsFile:
-    """The model's weights as "F32" or "BF16" under the names of its weight table, converted now if need be.
+def plan_of(checkpoint: Checkpoint, dtype: str, keep_blocks: bool) -> Plan:
+    """How each weight of the table is packed, in the order of the file: matrices first, so that they are aligned."""
+    plan = {weight: packing_of(checkpoint, weight, dtype, keep_blocks) for weight in weight_table(checkpoint.config)}
+    return dict(sorted(plan.items(), key=lambda item: item[1] is None))
+
+
+def cached_weights(checkpoint: Checkpoint, plan: Plan) -> SafetensorsFile:
+    """The model's weights under the names of its table, packed now if need be: matrices as "U8", vectors as "F32".
 
     A damaged copy is noticed and replaced. `WeightCacheError` if the folder cannot be written or is full;
     `ModelFileError` if the checkpoint itself is at fault.
     """
-    path = cached_path(checkpoint, dtype)
-    found = _open_if_sound(path, checkpoint, dtype)
+    path = cached_path(checkpoint, plan)
+    found = _open_if_sound(path, plan)
     if found is not None:
         return found
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path.parent)
-        return _write(path, checkpoint, dtype)
+        written = _write(path, checkpoint, plan)
+        _remove_older(path)
+        return written
     except OSError as error:
         raise WeightCacheError(
-            f"the converted weights of {checkpoint.path} cannot be kept in {path.parent}: {error}; "
+            f"the packed weights of {checkpoint.path} cannot be kept in {path.parent}: {error}; "
             "free some space there or point RINGCAST_CACHE to another folder"
         ) from error
 
 
-def cached_path(checkpoint: Checkpoint, dtype: str) -> Path:
-    """Where the converted copy of this very file stands or would stand."""
-    if checkpoint.gguf is None:
-        raise ValueError(f"{checkpoint.path} is not quantised: there is nothing to convert")
-    key = hashlib.sha256(f"{_FORMAT} {checkpoint.gguf.fingerprint()}".encode()).hexdigest()[:16]
-    return cache_folder() / "weights" / f"{checkpoint.path.stem}-{dtype.lower()}-{key}.safetensors"
+def cached_path(checkpoint: Checkpoint, plan: Plan) -> Path:
+    """Where the packed copy of this very checkpoint stands or would stand: NAME-FORMATS-SOURCE-CONTENT.safetensors."""
+    place = checkpoint.path.resolve()
+    # A snapshot of the hub's cache: its revisions are one source.
+    source = place.parent.parent if place.parent.name == "snapshots" else place
+    formats = "-".join(sorted({packing.format.lower() for packing in plan.values() if packing is not None}))
+    key = f"{_FORMAT} {checkpoint.fingerprint()} {sorted((weight.name, str(how)) for weight, how in plan.items())}"
+    name = f"{source.stem}-{formats}-{_digest(str(source))[:8]}-{_digest(key)[:16]}.safetensors"
+    return cache_folder() / "weights" / name
 
 
-def stacked(checkpoint: Checkpoint, weight: Weight, dtype: str) -> NDArray[Any]:
-    """One weight of the table: its parts read, checked against the config, converted and stacked."""
-    import numpy as np
-
-    parts = [_read_checked(checkpoint, part.name, part.shape) for part in weight.parts]
-    if len(parts) == 1:
-        return convert(parts[0], dtype)
-    return np.concatenate([convert(part, dtype) for part in parts])
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read_checked(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> HostTensor:
-    tensor = checkpoint.read(name)
-    if tensor.array.shape != shape:
-        raise ModelFileError(
-            f"{checkpoint.path}: tensor {name} has the shape {list(tensor.array.shape)}, but the model's config "
-            f"promises {list(shape)}; get the model again"
-        )
-    return tensor
-
-
-def _open_if_sound(path: Path, checkpoint: Checkpoint, dtype: str) -> SafetensorsFile | None:
+def _open_if_sound(path: Path, plan: Plan) -> SafetensorsFile | None:
     if not path.exists():
         return None
     try:
         file = SafetensorsFile(path)
     except ModelFileError as error:
-        logger.warning("converting the weights again: %s", error)
+        logger.warning("packing the weights again: %s", error)
         return None
-    head, _ = _lay_out(checkpoint, dtype, file.metadata.get("check", ""))
-    if file.data[: len(head)] == head and file.metadata["check"] == _check(file.data, len(head)):
+    head, _ = _lay_out(plan, file.metadata.get("check", ""))
+    if file.data[: len(head)] == head and file.metadata["check"] == sampled(file.data, len(head)):
         return file
-    logger.warning("converting the weights again: the cached copy %s is damaged", path)
+    logger.warning("packing the weights again: the cached copy %s is damaged", path)
     return None
 
 
-def _write(path: Path, checkpoint: Checkpoint, dtype: str) -> SafetensorsFile:
+def _write(path: Path, checkpoint: Checkpoint, plan: Plan) -> SafetensorsFile:
     """Write beside ``path`` under a lock, then rename: other processes see nothing or the whole."""
     with _temporary_file(path) as file:
         temporary = Path(file.name)
         try:
-            head, offsets = _lay_out(checkpoint, dtype, "0" * 64)
-            for weight in weight_table(checkpoint.config):
+            head, offsets = _lay_out(plan, "0" * 64)
+            for weight, packing in plan.items():
                 file.seek(offsets[weight.name])
-                file.write(stacked(checkpoint, weight, dtype).data)
+                for piece in packed_bytes(checkpoint, weight, packing):
+                    file.write(piece.data)
             file.flush()
             # The head comes last: it carries the check of the data. Its length does not depend on that.
-            head, _ = _lay_out(checkpoint, dtype, _check_file(file, len(head)))
+            head, _ = _lay_out(plan, _check_file(file, len(head)))
             file.seek(0)
             file.write(head)
             file.flush()
@@ -122,6 +119,16 @@ def _write(path: Path, checkpoint: Checkpoint, dtype: str) -> SafetensorsFile:
             with suppress(FileNotFoundError):
                 temporary.unlink()
             raise
+
+
+def _remove_older(path: Path) -> None:
+    """Remove the copies of the same source and formats that an earlier content left; who maps one keeps it."""
+    kept, _, _ = path.name.rpartition("-")
+    for older in path.parent.glob(f"{glob.escape(kept)}-*.safetensors"):
+        if older != path:
+            with suppress(FileNotFoundError):
+                older.unlink()
+                logger.info("removed the older copy %s", older)
 
 
 def _temporary_file(path: Path) -> IO[bytes]:
@@ -142,8 +149,11 @@ def _remove_abandoned(folder: Path) -> None:
             leftover.unlink()
 
 
-def _lay_out(checkpoint: Checkpoint, dtype: str, check: str) -> tuple[bytes, dict[str, int]]:
-    tensors = [(weight.name, dtype, weight.shape) for weight in weight_table(checkpoint.config)]
+def _lay_out(plan: Plan, check: str) -> tuple[bytes, dict[str, int]]:
+    tensors = [
+        (weight.name, "F32", weight.shape) if packing is None else (weight.name, "U8", (packing.size_bytes,))
+        for weight, packing in plan.items()
+    ]
     return lay_out(tensors, {"format": f"ringcast {_FORMAT}", "check": check})
 
 
@@ -151,14 +161,4 @@ def _check_file(file: IO[bytes], start: int) -> str:
     import mmap
 
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _check(data, start)
-
-
-def _check(data: Any, start: int) -> str:
-    """Digest of 64 pages spread over the weights: finds lost or zeroed data at the cost of a few milliseconds."""
-    size = len(data) - start
-    digest = hashlib.sha256(str(size).encode())
-    for index in range(_SAMPLES):
-        offset = start + index * max(0, size - _SAMPLE_BYTES) // (_SAMPLES - 1)
-        digest.update(data[offset : offset + _SAMPLE_BYTES])
-    return digest.hexdigest()
+        return sampled(data, start)

@@ -1,4 +1,4 @@
-"""Which tensors a model holds: one table per architecture, used by converter and loader alike. Imports no torch.
+"""Which tensors a model holds: one small table per architecture, used by converter and loader alike. Imports no torch.
 
 A `Weight` is a tensor as the model multiplies by it; its parts are the tensors of the HF checkpoint that are stacked to
 form it (query, key and value become one product). Names are those of HF; merged ones follow its naming style.
@@ -36,41 +36,75 @@ class Weight:
         return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
 
 
+# A row of a layer's table: our tensor, then the checkpoint's tensors that form it, with the names of their sizes.
+_Row = tuple[str, tuple[tuple[str, tuple[str, ...]], ...]]
+
+
+def _own(name: str, *sizes: str) -> _Row:
+    """A tensor that is in the checkpoint as it is here."""
+    return name, ((name, sizes),)
+
+
+_ATTENTION_NORM = _own("input_layernorm.weight", "hidden")
+_QKV: _Row = ("self_attn.qkv_proj.weight", (
+    ("self_attn.q_proj.weight", ("queries", "hidden")),
+    ("self_attn.k_proj.weight", ("keys", "hidden")),
+    ("self_attn.v_proj.weight", ("keys", "hidden")),
+))  # fmt: skip
+_QKV_BIAS: _Row = ("self_attn.qkv_proj.bias", (
+    ("self_attn.q_proj.bias", ("queries",)),
+    ("self_attn.k_proj.bias", ("keys",)),
+    ("self_attn.v_proj.bias", ("keys",)),
+))  # fmt: skip
+_FUSED_QKV = _own("self_attn.qkv_proj.weight", "qkv", "hidden")
+_QK_NORMS = (_own("self_attn.q_norm.weight", "head"), _own("self_attn.k_norm.weight", "head"))
+_OUT = _own("self_attn.o_proj.weight", "hidden", "queries")
+_MLP_NORM = _own("post_attention_layernorm.weight", "hidden")
+_GATE_UP: _Row = ("mlp.gate_up_proj.weight", (
+    ("mlp.gate_proj.weight", ("middle", "hidden")),
+    ("mlp.up_proj.weight", ("middle", "hidden")),
+))  # fmt: skip
+_FUSED_GATE_UP = _own("mlp.gate_up_proj.weight", "twice_middle", "hidden")
+_DOWN = _own("mlp.down_proj.weight", "hidden", "middle")
+
+_LLAMA = (_ATTENTION_NORM, _QKV, _OUT, _MLP_NORM, _GATE_UP, _DOWN)
+_LAYERS: dict[str, tuple[_Row, ...]] = {
+    "LlamaForCausalLM": _LLAMA,
+    "MistralForCausalLM": _LLAMA,
+    "Qwen2ForCausalLM": (_ATTENTION_NORM, _QKV, _QKV_BIAS, _OUT, _MLP_NORM, _GATE_UP, _DOWN),
+    "Qwen3ForCausalLM": (_ATTENTION_NORM, _QKV, *_QK_NORMS, _OUT, _MLP_NORM, _GATE_UP, _DOWN),
+    "Gemma3ForCausalLM": (
+        _ATTENTION_NORM, _QKV, *_QK_NORMS, _OUT, _own("post_attention_layernorm.weight", "hidden"),
+        _own("pre_feedforward_layernorm.weight", "hidden"), _GATE_UP, _DOWN,
+        _own("post_feedforward_layernorm.weight", "hidden"),
+    ),
+    "Phi3ForCausalLM": (_ATTENTION_NORM, _FUSED_QKV, _OUT, _MLP_NORM, _FUSED_GATE_UP, _DOWN),
+}  # fmt: skip
+
+
 def weight_table(config: ModelConfig) -> list[Weight]:
     """All weights of a model, in the order in which a step uses them."""
-    return _TABLES[config.architecture](config)
-
-
-def _llama(config: ModelConfig) -> list[Weight]:
-    hidden, middle = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    # Per layer: our name, then (HF name, shape) of its parts.
-    layer: tuple[tuple[str, tuple[tuple[str, tuple[int, ...]], ...]], ...] = (
-        ("input_layernorm", (("input_layernorm", (hidden,)),)),
-        ("self_attn.qkv_proj", (
-            ("self_attn.q_proj", (queries, hidden)),
-            ("self_attn.k_proj", (keys, hidden)),
-            ("self_attn.v_proj", (keys, hidden)),
-        )),
-        ("self_attn.o_proj", (("self_attn.o_proj", (hidden, queries)),)),
-        ("post_attention_layernorm", (("post_attention_layernorm", (hidden,)),)),
-        ("mlp.gate_up_proj", (("mlp.gate_proj", (middle, hidden)), ("mlp.up_proj", (middle, hidden)))),
-        ("mlp.down_proj", (("mlp.down_proj", (hidden, middle)),)),
-    )  # fmt: skip
-    table = [_single("model.embed_tokens.weight", (config.vocab_size, hidden))]
+    sizes = {
+        "hidden": config.hidden_size,
+        "head": config.head_dim,
+        "queries": queries,
+        "keys": keys,
+        "qkv": queries + 2 * keys,
+        "middle": config.intermediate_size,
+        "twice_middle": 2 * config.intermediate_size,
+    }
+    table = [_single("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))]
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}."
-        for name, parts in layer:
-            stacked = tuple(Part(f"{prefix}{part}.weight", shape) for part, shape in parts)
-            table.append(Weight(f"{prefix}{name}.weight", stacked, gated=name == "mlp.gate_up_proj"))
-    table.append(_single("model.norm.weight", (hidden,)))
+        for name, parts in _LAYERS[config.architecture]:
+            stacked = tuple(Part(prefix + part, tuple(sizes[size] for size in shape)) for part, shape in parts)
+            table.append(Weight(prefix + name, stacked, gated=name == "mlp.gate_up_proj.weight"))
+    table.append(_single("model.norm.weight", (config.hidden_size,)))
     if not config.tie_word_embeddings:
-        table.append(_single("lm_head.weight", (config.vocab_size, hidden)))
+        table.append(_single("lm_head.weight", (config.vocab_size, config.hidden_size)))
     return table
 
 
 def _single(name: str, shape: tuple[int, ...]) -> Weight:
     return Weight(name, (Part(name, shape),))
-
-
-_TABLES = {"LlamaForCausalLM": _llama}

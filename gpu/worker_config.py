@@ -10,6 +10,7 @@ from .errors import WorkerConfigError
 
 DTYPES = ("auto", "bfloat16", "float32")
 LOAD_FORMATS = ("auto", "dummy")
+QUANTIZATIONS = ("none", "gguf")
 
 
 @message(48)
@@ -26,6 +27,9 @@ class WorkerConfig:
     memory_fraction: float | None = None  # of the available memory; None: a quarter, at most 4 GiB
     num_threads: int = 0  # 0: all processors that this process may use
     load_format: str = "auto"  # "dummy": random weights, for trials of speed
+    quantization: str = (
+        "none"  # "gguf": blocks of Q4_0, Q4_1 and Q8_0 stay packed, products take bfloat16; "none": all become dtype
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.model_path, str) or not self.model_path:
@@ -34,6 +38,10 @@ class WorkerConfig:
             raise _wrong("dtype", self.dtype, f"use one of {', '.join(DTYPES)}")
         if self.load_format not in LOAD_FORMATS:
             raise _wrong("load_format", self.load_format, f"use one of {', '.join(LOAD_FORMATS)}")
+        if self.quantization not in QUANTIZATIONS:
+            raise _wrong("quantization", self.quantization, f"use one of {', '.join(QUANTIZATIONS)}")
+        if self.quantization == "gguf" and self.dtype == "float32":
+            raise _wrong("dtype", self.dtype, "products with packed blocks take bfloat16: use auto, or quantization none")
         if self.max_model_len is not None and self.max_model_len < 1:
             raise _wrong("max_model_len", self.max_model_len, "use at least 1 token, or None for the model's own")
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:

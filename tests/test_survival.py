@@ -1,4 +1,4 @@
-"""`ringcast serve` under kill -9: of the worker, of the engine core, of the server. And what it looks like from outside.
+"""`ringcast serve` under kill -9: of the worker, of the engine core, of the server; and how it looks from outside.
 
 Each kill falls into a streaming answer. Clients get a clear error, the supervisor starts the dead again, and nothing is
 left behind at the end.

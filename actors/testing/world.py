@@ -130,10 +130,10 @@ class World:
 
     def _advance(self) -> bool:
         """One step, or the passing of time until one is possible; False if nothing will ever happen."""
-        self.descriptors.look()
         while self._agenda and self._agenda[0][0] <= self.now:
             heapq.heappop(self._agenda)[2]()
             self._check()
+        self.descriptors.look()  # after whatever may have made one ready
         runnable = self._runnable()
         if runnable:
             self._step(self._choose(runnable))

@@ -105,7 +105,8 @@ def _rate(buckets: list[list[Any]], begin: float, end: float) -> float:
     first, last = int(begin / BUCKET_S) + 1, int(end / BUCKET_S)
     if last <= first:
         raise ValueError(f"no whole {BUCKET_S} s between {begin} and {end}")
-    return sum(count for bucket, count in buckets if first <= bucket < last) / ((last - first) * BUCKET_S)
+    counts = [float(count) for bucket, count in buckets if first <= bucket < last]
+    return sum(counts) / ((last - first) * BUCKET_S)
 
 
 def _close_all(fds: list[int]) -> None:

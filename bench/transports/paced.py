@@ -69,7 +69,7 @@ class CountingReader:
         """Until the writer has closed: how many came, whether each was the next, and [bucket of time, count] pairs."""
         inbox, bell, now = self._inbox, self._bell, time.monotonic
         expected, in_order, buckets = 0, True, Counter[int]()
-        sources, links = (inbox.reader,), (inbox,)
+        sources, links = (inbox.reader,), (inbox.fileno(),)
         while not inbox.finished:
             messages = inbox.poll()
             for message in messages:

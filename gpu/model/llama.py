@@ -23,15 +23,16 @@ from ..model_config import ModelConfig
 class LlamaLayer:
     """One decoder layer: attention, then a gated MLP, each behind an RMSNorm."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str, kernels: CpuKernels) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, prefix: str, kernels: CpuKernels) -> None:
         self._config = config
         self._kernels = kernels
-        self._attention_norm = weights[prefix + "input_layernorm.weight"].float()
-        self._qkv = Linear(weights[prefix + "self_attn.qkv_proj.weight"])
-        self._attention_out = Linear(weights[prefix + "self_attn.o_proj.weight"])
-        self._mlp_norm = weights[prefix + "post_attention_layernorm.weight"].float()
-        self._gate_up = Linear(weights[prefix + "mlp.gate_up_proj.weight"])
-        self._down = Linear(weights[prefix + "mlp.down_proj.weight"])
+        vectors, matrices = weights.vectors, weights.matrices
+        self._attention_norm = vectors[prefix + "input_layernorm.weight"]
+        self._qkv = Linear(matrices[prefix + "self_attn.qkv_proj.weight"], kernels)
+        self._attention_out = Linear(matrices[prefix + "self_attn.o_proj.weight"], kernels)
+        self._mlp_norm = vectors[prefix + "post_attention_layernorm.weight"]
+        self._gate_up = GatedLinear(matrices[prefix + "mlp.gate_up_proj.weight"], kernels)
+        self._down = Linear(matrices[prefix + "mlp.down_proj.weight"], kernels)
 
     def __call__(
         self, delta: Tensor | None, residual: Tensor, batch: Batch, layer: CacheLayer, cos_sin: Tensor
@@ -48,7 +49,7 @@ class LlamaLayer:
 class Llama:
     """Token ids in, logits out. ``weights`` are those of the weight table, all of one dtype."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], kernels: CpuKernels) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: CpuKernels) -> None:
         self._config = config
         self._kernels = kernels
         self._embedding = weights["model.embed_tokens.weight"]

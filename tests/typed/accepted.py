@@ -1,6 +1,7 @@
 """Checked by test_typing.py, never run: what `mypy --strict` must infer, line by line."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import reveal_type
 
 import ringcast.actors as rt
 

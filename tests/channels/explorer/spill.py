@@ -29,6 +29,7 @@ class SpillRules:
     heeds_pins: bool = True  # D1
     checks_corrupt: bool = True  # bytes that make no sense are a defect only if we still own them
     waits_for_notice: bool = True  # L3: the notice in the link ends LINK, not the word
+    attaches_late: bool = True  # T1 waits until R has taken everything: a matter of policy
     word_before_notice: bool = True  # H1 before H2
     pins_swap: bool = True  # V1 is a swap, not a store
     rings_moved: bool = True  # what was published for R and not flushed is rung although R was detached since
@@ -64,7 +65,7 @@ def writer(rules: SpillRules, lane: Lane) -> Program:
         wanted = lane.wanted[position]
         if wanted and not attached:
             taken = yield Load(lane.taken, Order.ACQUIRE)
-            if taken == spilled:
+            if taken == spilled or not rules.attaches_late:
                 attached, lowest = True, position
                 yield from attach(rules, lane, position)
             del taken
@@ -155,48 +156,40 @@ def wait(rules: SpillRules, lane: Lane, required: int, arming: int) -> Body:
 
 def reader(rules: SpillRules, lane: Lane) -> Program:
     """Copies or views in mode RING, takes frames in mode LINK; checks that each record comes once and in order."""
-    channel, records = lane.channel, [k for k, wanted in enumerate(lane.wanted) if wanted]
-    del records
-    in_ring, cursor, due, taken, arming = True, 0, first_wanted(lane, 0), 0, 0
-    dead = False
+    channel = lane.channel
+    in_ring, cursor, due, taken, arming, dead = True, 0, first_wanted(lane, 0), 0, 0, False
+    held: tuple[tuple[str, int], ...] = ()  # frames received and not yet taken
     while due < len(lane.wanted):
         idle = True
         if lane.obituaries is not None and not dead:
-            news = yield Receive(lane.obituaries)
-            dead = news is not None
+            dead = (yield Receive(lane.obituaries)) is not None
             idle = not dead
-            del news
+        frame = yield Receive(lane.link)
+        if frame is not None:
+            held, idle = (*held, frame), False
+        ended = dead and frame is None
+        del frame
+        if not rules.waits_for_notice and not in_ring:
+            word = yield Load(channel.word("R"), Order.ACQUIRE)
+            if not word & DETACHED:
+                in_ring, cursor, idle = True, word // STEP, False
+            del word
         if in_ring:
-            outcome, end, delivered = yield from read_ring(rules, lane, cursor, due)
-            idle = idle and outcome == "nothing"
-            in_ring = outcome != "lost"
-            cursor, due = end, delivered
-            del outcome, end, delivered
-        else:
-            frame = yield Receive(lane.link)
-            if frame is not None:
-                idle = False
-                kind, number = frame
-                if kind == NOTICE:
-                    in_ring, cursor = True, number
-                else:
-                    due = deliver(lane, due, number)
-                    taken += 1
-                    yield Store(lane.taken, taken, Order.RELEASE)
-                del kind, number
-            elif not rules.waits_for_notice:
-                word = yield Load(channel.word("R"), Order.ACQUIRE)
-                if not word & DETACHED:
-                    in_ring, cursor, idle = True, word // STEP, False
-                del word
-            elif dead:
-                return  # a prefix of what was sent
-            del frame
-        if dead and in_ring and idle:
-            head = yield Load(channel.head, Order.ACQUIRE)
-            if head == cursor:
-                return
-            del head
+            outcome, cursor, due = yield from read_ring(rules, lane, cursor, due)
+            if outcome != "nothing":
+                in_ring, ended, idle = outcome != "lost", False, False
+            del outcome
+        if not in_ring and held:
+            (kind, number), held, ended, idle = held[0], held[1:], False, False
+            if kind == NOTICE:
+                in_ring, cursor = True, number
+            else:
+                due = deliver(lane, due, number)
+                taken += 1
+                yield Store(lane.taken, taken, Order.RELEASE)
+            del kind, number
+        if ended:
+            return  # the writer is dead, and what it left is read: a prefix of what it sent
         if idle and due < len(lane.wanted):
             arming += WORD if rules.ring.numbered else 0
             yield from sleep(rules, lane, in_ring, cursor, arming)
