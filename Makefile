@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard channels/native/* gpu/native/*)
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test check clean
+.PHONY: demo test check chaos clean
 
 demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
@@ -17,6 +17,9 @@ check: $(VENV)/.dev ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p ringcast.channels -p ringcast.actors -p ringcast.scheduler
+
+chaos: $(VENV)/.dev ## long campaigns of random kills
+	RINGCAST_CHAOS_KILLS=500 $(BIN)/python -m pytest -s tests/actors/test_chaos.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

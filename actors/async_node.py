@@ -1,12 +1,13 @@
 """A node on an asyncio loop: one eventfd and one socket per peer are all that the loop watches.
 
-A doorbell drains the inboxes in batches and gives the loop a turn between them; when nothing is left it arms the bell
-again, so an idle node makes no system call and has no timer.
+A doorbell drains the inboxes in batches and gives the loop a turn between them; when nothing is left, and nothing comes
+for a moment (`spin`), it arms the bell again, so an idle node makes no system call and has no timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 from ringcast.channels import Board, Doorbell, Outbox
 
@@ -14,6 +15,7 @@ from .errors import NotInSystem
 from .node import Node
 from .peer import Peer
 from .route import Route
+from .spin import SpinBudget
 
 
 class AsyncNode(Node):
@@ -25,6 +27,9 @@ class AsyncNode(Node):
         self._flush_scheduled = False
         self._drain_scheduled = False
         self._running = False
+        self._spin = SpinBudget()
+        self._poll_until = 0.0  # the traffic is hot: look again until then before arming the bell
+        self._armed_at = 0.0
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
 
@@ -132,8 +137,19 @@ class AsyncNode(Node):
         if not self._running:
             return
         handled = self.poll_once()
-        if handled or not self._arm():
-            self._schedule_drain()
+        now = time.monotonic()
+        if handled:
+            if self._armed_at:
+                self._spin.woke_after(now - self._armed_at)
+                self._armed_at = 0.0
+            self._poll_until = now + self._spin.seconds(len(self.peers) + 1)
+        elif now >= self._poll_until and self._arm():
+            if self._poll_until:
+                self._spin.missed()
+                self._poll_until = 0.0
+            self._armed_at = now
+            return
+        self._schedule_drain()
 
     def _arm(self) -> bool:
         readers = [p.inbox.reader for p in self.peers.values() if p.inbox is not None]

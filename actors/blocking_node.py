@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import time
 
 from ringcast.channels import Board, Doorbell, Outbox
 
@@ -15,6 +16,7 @@ from .loops import send_all
 from .node import Node
 from .peer import Peer
 from .route import Route
+from .spin import SpinBudget
 
 
 class BlockingNode(Node):
@@ -23,6 +25,7 @@ class BlockingNode(Node):
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self._watched: dict[int, Peer] = {}
+        self._spin = SpinBudget()
 
     def current_loop(self) -> asyncio.AbstractEventLoop:
         raise ActorError(
@@ -66,7 +69,14 @@ class BlockingNode(Node):
         """Sleep until a message, a frame or needed space arrives."""
         readers = [p.inbox.reader for p in self.peers.values() if p.inbox is not None]
         writers = (self.outbox.ring,) if self.has_backlog else ()
-        self._read_links(self.bell.wait(readers, writers, list(self._watched), None, 0.0))
+        spin_s = self._spin.seconds(len(self.peers) + 1)
+        began = time.monotonic()
+        ready = self.bell.wait(readers, writers, list(self._watched), None, spin_s)
+        waited_s = time.monotonic() - began
+        self._spin.woke_after(waited_s)
+        if waited_s > spin_s:
+            self._spin.missed()
+        self._read_links(ready)
 
     def _read_links(self, fds: list[int]) -> None:
         for fd in fds:

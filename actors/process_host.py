@@ -70,10 +70,9 @@ class ProcessHost:
             raise
         try:
             return await asyncio.shield(self._ready)
-        except BaseException:
-            if not self._gone.is_set():  # cancelled, or refused by the child: make sure that it ends
-                self._stopping = True
-                await self._end_within(1.0)
+        except asyncio.CancelledError:
+            self.kill("its start was cancelled")
+            await self.wait_gone()
             raise
 
     def _launch(self, handoff: object) -> None:
@@ -81,7 +80,7 @@ class ProcessHost:
         class_name, class_bytes = class_for_travel(child.spec.cls)
         arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs), handoff))
         self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
-        self._bell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell_fd = root.bell_fd(self.slot)
         self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
         ours, theirs = Link.pair()
         try:
@@ -160,6 +159,10 @@ class ProcessHost:
         await self._end_within(timeout_s)
         return self._handoff
 
+    async def wait_gone(self) -> None:
+        """Wait until its process is reaped and forgotten."""
+        await self._gone.wait()
+
     def kill(self, reason: str) -> None:
         """End it at once; ``reason`` becomes part of its cause of death."""
         assert self._process is not None
@@ -234,7 +237,6 @@ class ProcessHost:
         self._root.give_slot(self.slot)
         if self._ring is not None:
             self._ring.close()
-        for fd in (self._bell_fd, self._abort_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._bell_fd = self._abort_fd = -1
+        if self._abort_fd >= 0:
+            os.close(self._abort_fd)
+            self._abort_fd = -1

@@ -45,6 +45,7 @@ class RootNode(AsyncNode):
         self.hosts: dict[int, ProcessHost] = {}
         self._directory = directory
         self._free_slots = list(range(MAX_PROCESSES - 1, ROOT_SLOT, -1))
+        self._bell_fds: dict[int, int] = {}  # by slot
         self._introduced: set[tuple[int, int]] = set()
         self._unsubscribe: dict[int, list[Callable[[], None]]] = {}  # by the watching process's slot
         platform.current().node_made(self)
@@ -54,13 +55,32 @@ class RootNode(AsyncNode):
         self.stop()
         for segment in self._segments:
             segment.close()
+        for fd in self._bell_fds.values():
+            os.close(fd)
+        self._bell_fds.clear()
         del self.outbox, self.bell, self.board
+
+    async def end_stragglers(self) -> None:
+        """Kill what was in the middle of its start when everything was stopped, and wait until it is reaped."""
+        for host in list(self.hosts.values()):
+            host.kill("the system stops")
+            await host.wait_gone()
 
     def take_slot(self) -> int:
         """A free number for a process; `ActorError` when all are in use."""
         if not self._free_slots:
             raise ActorError(f"the system has {MAX_PROCESSES} processes, which is as many as it can have")
         return self._free_slots.pop()
+
+    def bell_fd(self, slot: int) -> int:
+        """The eventfd of a slot's doorbell: the same for all processes that have the slot, one after another.
+
+        Who has not yet heard of a death still rings the dead one's bell. That changes the word on the board, which is
+        its successor's too, so it must wake the successor; with an eventfd of its own it would sleep on.
+        """
+        if slot not in self._bell_fds:
+            self._bell_fds[slot] = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self._bell_fds[slot]
 
     def give_slot(self, slot: int) -> None:
         self._free_slots.append(slot)

@@ -62,6 +62,7 @@ class System:
         finally:
             self._stopped = True
             self._root = None
+            await root.end_stragglers()
             root.close()
 
     @property

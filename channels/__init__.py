@@ -3,7 +3,7 @@
 Everything public is exported here. The layer waits where it is told to and decides nothing; it imports no asyncio.
 """
 
-from ._native import Board, Doorbell, Message
+from ._native import Board, Doorbell, Message, RecordView, Reservation
 from .codec import Codec, message
 from .errors import (
     ChannelError,
@@ -13,14 +13,17 @@ from .errors import (
     PeerDead,
     ReaderLimit,
     RingCorrupt,
+    RingFull,
     RingMismatch,
     SegmentError,
 )
 from .inbox import Inbox
-from .link import FIRST_OWNER_KIND, Frame, Link
+from .link import FIRST_OWNER_KIND, Frame, Link, LinkStatistics
 from .outbox import Outbox
 from .ring import ALL_READERS, DEFAULT_CAPACITY, ReaderStatistics, RingReader, RingStatistics, RingWriter
 from .segment import Segment, create_segment, remove_stale_names
+from .spill import Policy
+from .statistics import OutboxStatistics, ReaderLag, StallReport
 from .watch import ORPHANED, exit_with
 
 __all__ = [
@@ -38,18 +41,26 @@ __all__ = [
     "Inbox",
     "Link",
     "LinkError",
+    "LinkStatistics",
     "Message",
     "Outbox",
+    "OutboxStatistics",
     "PeerDead",
+    "Policy",
+    "ReaderLag",
     "ReaderLimit",
     "ReaderStatistics",
+    "RecordView",
+    "Reservation",
     "RingCorrupt",
+    "RingFull",
     "RingMismatch",
     "RingReader",
     "RingStatistics",
     "RingWriter",
     "Segment",
     "SegmentError",
+    "StallReport",
     "create_segment",
     "exit_with",
     "message",

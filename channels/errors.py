@@ -36,5 +36,26 @@ class LinkError(ChannelError):
     """The other side's defect, or a lack of file descriptors: the byte stream of a link makes no sense any more."""
 
 
+class RingFull(ChannelError):
+    """A reader's fault: it lags, and its policy is that sends are refused rather than wait for it. Nothing was sent.
+
+    Either its policy is ``reject``, or it is ``spill`` and its link holds as much as it may.
+    """
+
+    def __init__(
+        self, message: str, *, slot: int, mask: int, depth_bytes: int, depth_records: int, age_s: float
+    ) -> None:
+        super().__init__(message)
+        self.slot = slot  # the laggard; of several the slowest
+        self.mask = mask  # all who refuse: the message can be sent to the others
+        self.depth_bytes = depth_bytes  # what the laggard has not consumed
+        self.depth_records = depth_records
+        self.age_s = age_s  # how long it was seen to stand there, at least
+
+
 class PeerDead(ChannelError):
     """The other side's death: its ring is drained and its link is closed."""
+
+    def __init__(self, message: str, *, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch  # of the ring that ended; a restarted writer's has another

@@ -28,6 +28,7 @@ FIRST_OWNER_KIND: Final = 32  # frame kinds below are the channels' own
 _MAGIC = 0x4B4C4352  # "RCLK"
 _HEADER = struct.Struct("<IIHHIQ")  # magic, payload bytes, kind, fds, reserved, id
 _SCRATCH_BYTES = 64 * 1024
+_JOIN_BYTES = 64 * 1024  # how large a frame of joined payloads may grow
 _RECEIVE_BUDGET = 16 * 1024 * 1024  # bytes per receive(): a flooding peer must not hold its reader for ever
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FRAME_FDS * 4)
 _TRY_LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
@@ -44,6 +45,20 @@ class Frame:
     fds: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """What one end of a link did since it was made. Headers count as bytes."""
+
+    frames_sent: int  # handed to the kernel whole
+    bytes_sent: int
+    frames_received: int  # whole ones that `receive` returned
+    bytes_received: int
+    pending_frames: int  # not yet handed to the kernel, now
+    pending_bytes: int
+    peak_pending_bytes: int
+    full_waits: int  # times that the socket took no more and frames began to wait
+
+
 @dataclass(slots=True)
 class _Outgoing:
     """A frame not yet sent to its end. ``fds`` are duplicates of ours, until the first byte has gone."""
@@ -54,6 +69,27 @@ class _Outgoing:
 
     def __post_init__(self) -> None:
         self.left_bytes = sum(part.nbytes for part in self.parts)
+
+
+class _Joined(_Outgoing):
+    """A frame whose payload still grows: it gets its header when the first byte is about to go."""
+
+    def __init__(self, kind: int, id: int, payload: Buffer) -> None:
+        self.kind, self.id, self.body = kind, id, bytearray(payload)
+        self.parts, self.fds = [], ()
+        self.left_bytes = _HEADER.size + len(self.body)
+
+    def append(self, payload: Buffer) -> int:
+        """Grow; by how many bytes."""
+        before = len(self.body)
+        self.body += payload
+        self.left_bytes += len(self.body) - before
+        return len(self.body) - before
+
+    def seal(self) -> _Outgoing:
+        """The frame that it has become."""
+        header = _HEADER.pack(_MAGIC, len(self.body), self.kind, 0, 0, self.id)
+        return _Outgoing([memoryview(header), memoryview(self.body)])
 
 
 class Link:
@@ -75,6 +111,11 @@ class Link:
         self._received_fds: deque[int] = deque()
         self._eof = False
         self._broken = False
+        self._pending_bytes = 0
+        self._peak_pending_bytes = 0
+        self._frames_sent = self._bytes_sent = 0
+        self._frames_received = self._bytes_received = 0
+        self._full_waits = 0
 
     @classmethod
     def pair(cls) -> tuple[Link, Link]:
@@ -109,7 +150,7 @@ class Link:
     @property
     def pending_bytes(self) -> int:
         """How many bytes are left to send."""
-        return sum(frame.left_bytes for frame in self._outgoing)
+        return self._pending_bytes
 
     def send(self, kind: int, id: int, payload: Buffer = b"", fds: Sequence[int] = ()) -> None:
         """Queue a frame and send what goes at once; ``fds`` stay the caller's and may be closed right after.
@@ -133,19 +174,53 @@ class Link:
         # It waits: keep what the caller may close or overwrite meanwhile.
         frame.parts = [part if isinstance(part.obj, bytes) else memoryview(bytes(part)) for part in frame.parts]
         frame.fds = tuple(os.dup(fd) for fd in frame.fds)
-        self._outgoing.append(frame)
+        self._queue(frame)
+
+    def append(self, kind: int, id: int, payload: Buffer) -> None:
+        """Like `send`, for payloads that the receiver takes as pieces of one stream.
+
+        While frames wait, pieces of one kind are joined into a frame of up to 64 KiB, whose id is that of its first.
+        """
+        if self.closed:
+            return
+        if not self._outgoing:
+            self.send(kind, id, payload)
+            return
+        last = self._outgoing[-1]
+        if isinstance(last, _Joined) and last.kind == kind and len(last.body) < _JOIN_BYTES:
+            self._count_pending(last.append(payload))
+        else:
+            self._queue(_Joined(kind, id, payload))
 
     def pump(self) -> None:
         """Send what waits, as far as it goes. Call when `pending` and the socket is writable."""
         while self._outgoing:
             frame = self._outgoing[0]
-            fds = frame.fds
+            if isinstance(frame, _Joined):
+                frame = self._outgoing[0] = frame.seal()
+            fds, before = frame.fds, frame.left_bytes
             done = self._send_some(frame)
             if fds and not frame.fds:
                 _close_all(fds)
+            if self._broken:
+                return
+            self._pending_bytes -= before - frame.left_bytes
             if not done:
                 return
             self._outgoing.popleft()
+
+    def statistics(self) -> LinkStatistics:
+        """The figures of this moment."""
+        return LinkStatistics(
+            frames_sent=self._frames_sent,
+            bytes_sent=self._bytes_sent,
+            frames_received=self._frames_received,
+            bytes_received=self._bytes_received,
+            pending_frames=len(self._outgoing),
+            pending_bytes=self._pending_bytes,
+            peak_pending_bytes=self._peak_pending_bytes,
+            full_waits=self._full_waits,
+        )
 
     def receive(self) -> list[Frame]:
         """All frames that are complete now; empty if none is, or after EOF (`closed`).
@@ -166,6 +241,16 @@ class Link:
         self._received.clear()
         self._socket.close()
 
+    def _queue(self, frame: _Outgoing) -> None:
+        if not self._outgoing:
+            self._full_waits += 1
+        self._outgoing.append(frame)
+        self._count_pending(frame.left_bytes)
+
+    def _count_pending(self, size_bytes: int) -> None:
+        self._pending_bytes += size_bytes
+        self._peak_pending_bytes = max(self._peak_pending_bytes, self._pending_bytes)
+
     def _send_some(self, frame: _Outgoing) -> bool:
         """Send a piece of the frame; True when all of it has gone. ``fds`` go with its first byte."""
         while frame.left_bytes:
@@ -182,10 +267,12 @@ class Link:
                 raise
             frame.fds = ()
             frame.left_bytes -= sent
+            self._bytes_sent += sent
             while frame.parts and sent >= frame.parts[0].nbytes:
                 sent -= frame.parts.pop(0).nbytes
             if sent:
                 frame.parts[0] = frame.parts[0][sent:]
+        self._frames_sent += 1
         return True
 
     def _read(self) -> None:
@@ -217,6 +304,7 @@ class Link:
                 self._drop_outgoing()
                 return
             self._received += scratch[:size]
+            self._bytes_received += size
             budget -= size
 
     def _parse(self) -> list[Frame]:
@@ -246,12 +334,14 @@ class Link:
             start = end
         if start:
             del received[:start]
+        self._frames_received += len(frames)
         return frames
 
     def _drop_outgoing(self) -> None:
         for frame in self._outgoing:
             _close_all(frame.fds)
         self._outgoing.clear()
+        self._pending_bytes = 0
 
     def _fail(self, reason: str) -> None:
         fd = self.fileno()

@@ -25,18 +25,23 @@ class RingStatistics:
     wakes_sent: int  # doorbells rung: one system call each
     wakes_suppressed: int  # doorbells that needed no ringing: the reader was awake
     evictions: int  # dead readers removed
-    depth_bytes: int  # not yet consumed by the slowest reader, now
+    depth_bytes: int  # not yet consumed by the slowest attached reader, now
+    depth_records: int  # the same in records, a moment old; padding and records of others included
     peak_bytes: int  # largest depth whenever the writer looked: once a lap, when full, and here
+    peak_records: int  # the same in records
+    detaches: int  # times that a lagging reader was taken out of the ring, its records spilling to its link
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
     """What a reader saw since it opened its end."""
 
-    records: int  # delivered to this reader
-    bytes: int  # payload bytes of those
+    records: int  # delivered to this reader, out of the ring or from the link
+    bytes: int  # payload bytes of those that came whole: oversized messages of the ring are not counted
     skipped: int  # records of other readers, and padding
     wakes_sent: int  # times that the writer waited for our space and had to be woken by system call
+    spilled: int  # records that came over the link, while we were detached
+    detaches: int  # times that the writer took us out of the ring for lagging
 
 
 class RingWriter(_native.RingWriter):

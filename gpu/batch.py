@@ -21,7 +21,7 @@ class Batch:
     query_starts: Tensor  # int32 [sequences + 1]: where each sequence's tokens begin
     kv_lengths: Tensor  # int32 [sequences]: tokens in the cache after this step
     block_tables: Tensor  # int32 [sequences, blocks of the longest]
-    logit_tokens: Tensor  # int64 [draws]: the tokens whose logits are wanted
+    logit_tokens: Tensor  # int64 [*]: the tokens whose hidden states are wanted
 
     def __post_init__(self) -> None:
         tokens, sequences = self.num_tokens, self.kv_lengths.shape[0]

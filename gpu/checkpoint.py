@@ -165,9 +165,7 @@ class GGUFCheckpoint(Checkpoint):
         if not all(np.isfinite(field).all() for field in factors):
             raise ModelFileError(f"{self.path}: tensor {known.name} has infinite scales; download the file again")
         rows = tensor.shape[0]
-        scales, numbers = (
-            self._in_order(field.reshape(rows, -1), known) for field in (blocks.scales, blocks.numbers)
-        )
+        scales, numbers = (self._in_order(field.reshape(rows, -1), known) for field in (blocks.scales, blocks.numbers))
         offsets = None if blocks.offsets is None else self._in_order(blocks.offsets.reshape(rows, -1), known)
         return Blocks(scales, offsets, numbers)
 

@@ -1,4 +1,4 @@
-"""Typed access to the raw values of a model's config; every complaint names the source and the key. Imports no torch."""
+"""Typed access to the raw values of a model's config; every complaint names source and key. Imports no torch."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class Fields:
     def optional(self, key: str) -> float | None:
         """A number above 0, or None if the key is missing."""
         return None if self.values.get(key) is None else self.positive(key)
+
+    def softcap(self, key: str, default: float) -> float:
+        """A number above 0, or 0 for none, which null means too."""
+        return 0.0 if self.values.get(key, default) in (None, 0.0) else self.positive(key, default)
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""

@@ -1,4 +1,4 @@
-"""Reads a model's config from GGUF metadata, as llama.cpp writes and understands them. Imports no torch, reads no files."""
+"""Reads a model's config from GGUF metadata, as llama.cpp understands them. Imports no torch, reads no files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from .rope_config import RopeConfig, rope_from_gguf
 
 # Tensors that are no weights, but divisors of the rotation's frequencies: part of the config.
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+# The first of an HF name's namesakes counts.
 _ARCHITECTURES = {name: hf_name for hf_name, name in reversed(SUPPORTED_ARCHITECTURES.items())}
-_GEMMA_27B_LAYERS = 62
+# Of the two sizes whose queries llama.cpp scales by another number than the size of the head.
+_GEMMA_27B_LAYERS = {"Gemma2ForCausalLM": 46, "Gemma3ForCausalLM": 62}
+_GEMMA_PERIODS = {"Gemma2ForCausalLM": 2, "Gemma3ForCausalLM": 6}
 
 
 def config_from_gguf(
@@ -51,15 +54,15 @@ def config_from_gguf(
     context = fields.count("context_length")
     ids = ("eos_token_id", "eot_token_id", "eom_token_id")
     gemma: dict[str, Any] = {}
-    if architecture == "Gemma3ForCausalLM":
-        # llama.cpp knows the one size whose queries are scaled by another number than the size of the head.
-        scaled_by = hidden_size / num_heads if num_layers == _GEMMA_27B_LAYERS else head_dim
+    if architecture in _GEMMA_PERIODS:
+        scaled_by = hidden_size / num_heads if num_layers == _GEMMA_27B_LAYERS[architecture] else head_dim
+        local_rope = RopeConfig(fields.positive("rope.freq_base_swa", 10000.0), head_dim)
         gemma = {
-            "local_rope": RopeConfig(fields.positive("rope.freq_base_swa", 10000.0), head_dim),
+            "local_rope": local_rope if architecture == "Gemma3ForCausalLM" else None,
             "activation": "gelu_tanh",
             "query_scale": scaled_by**-0.5,
-            "attention_softcap": fields.optional("attn_logit_softcapping") or 0.0,
-            "logit_softcap": fields.optional("final_logit_softcapping") or 0.0,
+            "attention_softcap": fields.softcap("attn_logit_softcapping", 0.0),
+            "logit_softcap": fields.softcap("final_logit_softcapping", 0.0),
             "embedding_scale": math.sqrt(hidden_size),
             "norm_offset": 1.0,
         }
@@ -95,7 +98,7 @@ def _windows(fields: Fields, architecture: str, num_layers: int) -> tuple[int, .
         if len(pattern) != num_layers or not all(isinstance(item, bool) for item in pattern):
             raise fields.wrong("attention.sliding_window_pattern", pattern, f"a list of {num_layers} booleans")
         return tuple(window if item else 0 for item in pattern)
-    if architecture != "Gemma3ForCausalLM":
+    if architecture not in _GEMMA_PERIODS:
         return (window,) * num_layers
-    period = fields.count("attention.sliding_window_pattern", 6)
+    period = fields.count("attention.sliding_window_pattern", _GEMMA_PERIODS[architecture])
     return tuple(0 if (layer + 1) % period == 0 else window for layer in range(num_layers))

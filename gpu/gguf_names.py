@@ -52,7 +52,7 @@ def gguf_name(hf_name: str, config: ModelConfig) -> GGUFName:
     # model.layers.<index>.<module>.<weight or bias>
     index, _, rest = hf_name.removeprefix("model.layers.").partition(".")
     module, _, kind = rest.rpartition(".")
-    names = _IN_GEMMA_LAYER if config.architecture == "Gemma3ForCausalLM" else _IN_LAYER
+    names = _IN_GEMMA_LAYER if config.architecture.startswith("Gemma") else _IN_LAYER
     # Only files of architecture "llama" are permuted; other converters keep HF's order.
     heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}.get(module, 0)
     permuted = heads if config.architecture == "LlamaForCausalLM" else 0

@@ -37,15 +37,18 @@ def _late_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
     return _by_layer_type(fields, window, num_layers, lambda layer: layer >= first)
 
 
-def _most_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
-    """Gemma: all layers but every sixth."""
-    window, pattern = fields.window("sliding_window", 4096), fields.count("sliding_window_pattern", 6)
-    return _by_layer_type(fields, window, num_layers, lambda layer: (layer + 1) % pattern != 0)
+def _most_windows(default_pattern: int) -> Callable[[Fields, int], tuple[int, ...]]:
+    """Gemma: all layers but every n-th."""
+
+    def windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
+        window = fields.window("sliding_window", 4096)
+        pattern = fields.count("sliding_window_pattern", default_pattern)
+        return _by_layer_type(fields, window, num_layers, lambda layer: (layer + 1) % pattern != 0)
+
+    return windows
 
 
-def _by_layer_type(
-    fields: Fields, window: int, num_layers: int, has_window: Callable[[int], bool]
-) -> tuple[int, ...]:
+def _by_layer_type(fields: Fields, window: int, num_layers: int, has_window: Callable[[int], bool]) -> tuple[int, ...]:
     types = fields.values.get("layer_types")
     if types is None:
         return tuple(window if has_window(layer) else 0 for layer in range(num_layers))
@@ -69,6 +72,7 @@ class _Family:
     partial_rope: bool = False
     tied: bool = False
     is_gemma: bool = False
+    softcaps: tuple[float, float] = (0.0, 0.0)  # of attention scores and of logits
     neutral: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -77,9 +81,14 @@ _FAMILIES = {
     "MistralForCausalLM": _Family(131072, _same_windows(4096)),
     "Qwen2ForCausalLM": _Family(32768, _late_windows),
     "Qwen3ForCausalLM": _Family(32768, _late_windows, head_dim=128, neutral={"attention_bias": False}),
-    "Gemma3ForCausalLM": _Family(
-        131072, _most_windows, head_dim=256, rope_theta=1e6, tied=True, is_gemma=True,
+    "Gemma2ForCausalLM": _Family(
+        8192, _most_windows(2), head_dim=256, tied=True, is_gemma=True, softcaps=(50.0, 30.0),
         neutral={"attention_bias": False, "use_bidirectional_attention": False},
+    ),
+    # HF's Gemma 3 has a key for a cap on attention scores, but ignores it.
+    "Gemma3ForCausalLM": _Family(
+        131072, _most_windows(6), head_dim=256, rope_theta=1e6, tied=True, is_gemma=True,
+        neutral={"attention_bias": False, "use_bidirectional_attention": False, "attn_logit_softcapping": None},
     ),
     "Phi3ForCausalLM": _Family(4096, _same_windows(0), rms_norm_eps=1e-5, partial_rope=True),
 }  # fmt: skip
@@ -110,10 +119,10 @@ def config_from_hf(config: Mapping[str, Any], generation_config: Mapping[str, An
     gemma: dict[str, Any] = {}
     if family.is_gemma:
         gemma = {
-            "local_rope": local_rope,
+            "local_rope": local_rope if architecture == "Gemma3ForCausalLM" else None,
             "query_scale": fields.positive("query_pre_attn_scalar", 256) ** -0.5,
-            "attention_softcap": fields.optional("attn_logit_softcapping") or 0.0,
-            "logit_softcap": fields.optional("final_logit_softcapping") or 0.0,
+            "attention_softcap": fields.softcap("attn_logit_softcapping", family.softcaps[0]),
+            "logit_softcap": fields.softcap("final_logit_softcapping", family.softcaps[1]),
             "embedding_scale": math.sqrt(hidden_size),
             "norm_offset": 1.0,
         }

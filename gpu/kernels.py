@@ -89,8 +89,8 @@ class CpuKernels:
         queries = torch.empty((tokens, num_heads, head_dim), dtype=torch.float32)
         _kernels.rotary(
             self.level_number, self.num_threads, qkv.data_ptr(), query_norm, key_norm, cos_sin.data_ptr(),
-            batch.positions.data_ptr(), batch.slots.data_ptr(), queries.data_ptr(), tokens, num_heads, rotary_dim, scale,
-            epsilon, layer.view, DTYPE_NUMBERS[qkv.dtype],
+            batch.positions.data_ptr(), batch.slots.data_ptr(), queries.data_ptr(), tokens, num_heads, rotary_dim,
+            scale, epsilon, layer.view, DTYPE_NUMBERS[qkv.dtype],
         )  # fmt: skip
         return queries
 
@@ -115,6 +115,11 @@ class CpuKernels:
             batch.block_tables.shape[1], heads, window, softcap, layer.view, DTYPE_NUMBERS[dtype],
         )  # fmt: skip
         return out
+
+    def softcap(self, values: Tensor, cap: float) -> None:
+        """Bend ``values`` float32 [rows, size] to cap * tanh(value / cap), in place."""
+        require(values, "values", torch.float32, tuple(values.shape))
+        _kernels.softcap(self.level_number, self.num_threads, values.data_ptr(), values.numel(), cap)
 
 
 def check_attention_shape(head_dim: int, block_size: int) -> None:

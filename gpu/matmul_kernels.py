@@ -1,5 +1,5 @@
 """Products with packed weights, as functions of torch tensors. `layers.linear` calls them; like `kernels`, it checks
-every size, type and layout, so that native code can trust its numbers. Token ids are checked where they enter, in `rows`.
+every size, type and layout, so that native code can trust its numbers. Token ids are checked in `rows`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def matmul(
     return out
 
 
-def matmul_add(
-    kernels: CpuKernels, x: Tensor, weight: PackedMatrix, bias: Tensor | None, residual: Tensor
-) -> None:
+def matmul_add(kernels: CpuKernels, x: Tensor, weight: PackedMatrix, bias: Tensor | None, residual: Tensor) -> None:
     """The same, added to ``residual`` float32 [rows, columns] in place."""
     require(residual, "residual", torch.float32, (x.shape[0], weight.columns))
     _run(kernels, x, weight, bias, residual, _ADD)

@@ -1,7 +1,7 @@
 """`RopeConfig`: how a layer's queries and keys are rotated, and its reading from HF configs and GGUF files. No torch.
 
-`layers/rotary.py` computes the table of it. Kinds are HF's; "divided" is what a GGUF file makes of llama3: a divisor for
-each frequency.
+`layers/rotary.py` computes the table of it. Kinds are HF's; "divided" is what a GGUF file makes of llama3: a divisor
+for each frequency.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ def rope_from_hf(
     )  # fmt: skip
 
 
-def rope_from_gguf(
-    fields: Fields, rotary_dim: int, context: int, factors: dict[str, tuple[float, ...]]
-) -> RopeConfig:
+def rope_from_gguf(fields: Fields, rotary_dim: int, context: int, factors: dict[str, tuple[float, ...]]) -> RopeConfig:
     """Read the metadata of an architecture; ``factors`` are the file's tensors ``rope_*``, by name, if it has any."""
     theta = fields.positive("rope.freq_base", 10000.0)
     kind = fields.values.get("rope.scaling.type", "none")
     attention_factor = fields.positive("rope.scaling.attn_factor", 1.0)
     original = fields.count("rope.scaling.original_context_length", context)
-    for key, neutral in (("rope.scale_linear", 1.0), ("rope.scaling.yarn_ext_factor", 1.0),
-                         ("rope.scaling.yarn_attn_factor", 1.0), ("rope.scaling.yarn_log_multiplier", 0.0)):  # fmt: skip
+    for key, neutral in (
+        ("rope.scale_linear", 1.0), ("rope.scaling.yarn_ext_factor", 1.0), ("rope.scaling.yarn_attn_factor", 1.0),
+        ("rope.scaling.yarn_log_multiplier", 0.0),
+    ):  # fmt: skip
         if fields.values.get(key, neutral) != neutral:
             raise fields.unsupported(f"{key}={fields.values[key]}", (str(neutral),))
     for name, values in factors.items():

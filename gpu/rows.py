@@ -13,17 +13,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringcast.scheduler.messages import KVCacheConfig, NewRow, SamplingRule, StepPlan
+from ringcast.scheduler.messages import KVCacheConfig, NewRow, StepPlan
 
 from .errors import PlanError
-from .sampler import SamplingRows
+from .sampling_rules import NONE, SamplingRows, SamplingRules, checked_ids
 
-_SEED_MASK = (1 << 64) - 1
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """Prompt tokens of a row whose log-probabilities this step foretells: ``token_ids`` from index ``first`` on."""
+
+    row: int
+    first: int
+    token_ids: NDArray[np.int64]
+    count: int  # how many of the likeliest tokens are told of, or ALL
 
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """What a step computes, as arrays; the fields are those of `Batch`, and ``sampled`` are the rows to draw for."""
+    """What a step computes, as arrays; the fields are those of `Batch`.
+
+    ``sampled`` are the rows to draw for: the first of ``logit_tokens`` are theirs. Those of ``prompt_parts`` follow.
+    """
 
     token_ids: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -33,6 +44,7 @@ class StepArrays:
     block_tables: NDArray[np.int32]
     logit_tokens: NDArray[np.int64]
     sampled: NDArray[np.int64]
+    prompt_parts: list[PromptPart]
 
 
 class Rows:
@@ -50,10 +62,8 @@ class Rows:
         self._num_computed = np.zeros(rows, np.int64)
         self._block_tables = np.zeros((rows, max_blocks), np.int32)
         self._num_blocks = np.zeros(rows, np.int64)
-        self._temperature = np.zeros(rows, np.float64)
-        self._top_p = np.ones(rows, np.float64)
-        self._top_k = np.zeros(rows, np.int64)
-        self._seeds = np.zeros(rows, np.int64)
+        self._num_prompt = np.zeros(rows, np.int64)
+        self._rules = SamplingRules(rows, vocab_size)
 
     def apply(self, plan: StepPlan) -> None:
         """Forget the freed rows, enter the new ones, append the blocks. `PlanError` if any of it does not fit."""
@@ -90,6 +100,7 @@ class Rows:
         block_size = self._config.block_size
         blocks = self._block_tables[row_of_token, positions // block_size].astype(np.int64)
         longest = -(-int(ends.max()) // block_size)
+        parts, part_tokens = self._prompt_parts(rows, starts, ends, query_starts)
         return StepArrays(
             token_ids=self._token_ids[row_of_token, positions].astype(np.int64),
             positions=positions,
@@ -97,20 +108,22 @@ class Rows:
             query_starts=query_starts.astype(np.int32),
             kv_lengths=ends.astype(np.int32),
             block_tables=np.ascontiguousarray(self._block_tables[rows, :longest]),
-            logit_tokens=query_starts[1:][sample] - 1,
+            logit_tokens=np.concatenate([query_starts[1:][sample] - 1, *part_tokens]),
             sampled=rows[sample],
+            prompt_parts=parts,
         )
 
     def rules(self, rows: NDArray[np.int64]) -> SamplingRows:
         """The sampling rules for drawing the next token of each of ``rows``."""
-        return SamplingRows(
-            self._temperature[rows], self._top_p[rows], self._top_k[rows], self._seeds[rows], self._num_tokens[rows]
-        )
+        return self._rules.gather(rows, self._token_ids, self._num_tokens, self._num_prompt)
 
     def advance(self, plan: StepPlan, sampled: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
-        """Note that the plan's tokens are computed and that ``sampled`` rows drew ``token_ids``."""
+        """Note that the plan's tokens are computed and that ``sampled`` rows drew ``token_ids``.
+
+        A row that could draw none (-1) goes on with token 0: the core ends it, but may have planned it once more.
+        """
         self._num_computed[plan.rows] += plan.num_tokens
-        self._token_ids[sampled, self._num_tokens[sampled]] = token_ids
+        self._token_ids[sampled, self._num_tokens[sampled]] = np.maximum(token_ids, 0)
         self._num_tokens[sampled] += 1
 
     def _holds(self, row: int) -> bool:
@@ -125,34 +138,48 @@ class Rows:
         tokens, limit = len(new.token_ids), self._config.max_model_len
         if not 1 <= tokens <= limit:
             raise PlanError(f"{where} has {tokens} tokens; 1 to {limit} are possible")
+        if not 0 <= new.num_prompt_tokens <= tokens:
+            raise PlanError(f"{where}: {new.num_prompt_tokens} of {tokens} tokens cannot be the prompt")
         if not 0 <= new.num_computed_tokens < tokens:
             raise PlanError(f"{where}: {new.num_computed_tokens} of {tokens} tokens cannot be computed already")
-        token_ids = _ids(new.token_ids, self._vocab_size, "token id", where)
+        token_ids = checked_ids(new.token_ids, self._vocab_size, "token id", where)
         if len(new.block_ids) * self._config.block_size < new.num_computed_tokens:
             raise PlanError(f"{where}: {len(new.block_ids)} blocks do not hold {new.num_computed_tokens} tokens")
-        self._set_rule(new.row, new.sampling, where)
+        self._rules.enter(new.row, new.sampling, where)
         self._num_blocks[new.row] = 0
         self._append_blocks(new.row, new.block_ids, where)
         self._token_ids[new.row, :tokens] = token_ids
         self._num_tokens[new.row] = tokens
+        self._num_prompt[new.row] = new.num_prompt_tokens
         self._num_computed[new.row] = new.num_computed_tokens
         self._in_use[new.row] = True
 
-    def _set_rule(self, row: int, rule: SamplingRule, where: str) -> None:
-        if not 0.0 <= rule.temperature < float("inf") or not 0.0 < rule.top_p <= 1.0 or rule.top_k < 0:
-            raise PlanError(f"{where} cannot be sampled by {rule}: temperature >= 0, 0 < top_p <= 1, top_k >= 0")
-        self._temperature[row] = rule.temperature
-        self._top_p[row] = rule.top_p
-        self._top_k[row] = min(rule.top_k, self._vocab_size)
-        # Any integer is a seed: its lowest 64 bits count.
-        self._seeds[row] = np.uint64(rule.seed & _SEED_MASK).astype(np.int64)
+    def _prompt_parts(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        query_starts: NDArray[np.int64],
+    ) -> tuple[list[PromptPart], list[NDArray[np.int64]]]:
+        """Which prompt tokens are foretold for whom, and by which tokens of the batch."""
+        counts = self._rules.prompt_logprobs(rows)
+        parts: list[PromptPart] = []
+        part_tokens: list[NDArray[np.int64]] = []
+        for index in np.nonzero(counts != NONE)[0].tolist():
+            row, start = int(rows[index]), int(starts[index])
+            stop = min(int(ends[index]), int(self._num_prompt[row]) - 1)  # the last prompt token foretells no other
+            if stop > start:
+                foretold = self._token_ids[row, start + 1 : stop + 1].astype(np.int64)
+                parts.append(PromptPart(row, start + 1, foretold, int(counts[index])))
+                part_tokens.append(np.arange(stop - start) + query_starts[index])
+        return parts, part_tokens
 
     def _append_blocks(self, row: int, block_ids: Sequence[int], where: str) -> None:
         start = int(self._num_blocks[row])
         end = start + len(block_ids)
         if end > self._block_tables.shape[1]:
             raise PlanError(f"{where} would have {end} blocks; a row holds {self._block_tables.shape[1]}")
-        self._block_tables[row, start:end] = _ids(block_ids, self._config.num_blocks, "block id", where)
+        self._block_tables[row, start:end] = checked_ids(block_ids, self._config.num_blocks, "block id", where)
         self._num_blocks[row] = end
 
     def _check_counts(
@@ -177,15 +204,3 @@ class Rows:
                     f"{where} gives row {rows[index]} {what}: {counts[index]} more after "
                     f"{ends[index] - counts[index]} of {known[index]}, with room for {room[index]}"
                 )
-
-
-def _ids(values: Sequence[int], limit: int, what: str, where: str) -> NDArray[np.int64]:
-    """``values`` as an array; `PlanError` if one is outside 0..limit-1."""
-    try:
-        ids = np.array(values, np.int64)
-    except OverflowError as error:
-        raise PlanError(f"{where} has a {what} outside 0 to {limit - 1}") from error
-    if len(ids) and not (ids.min() >= 0 and ids.max() < limit):
-        wrong = ids[(ids < 0) | (ids >= limit)][0]
-        raise PlanError(f"{where} has the {what} {wrong}; 0 to {limit - 1} are possible")
-    return ids

@@ -6,9 +6,11 @@ need not carry them. It decides nothing about what to run: that is the engine co
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from ringcast.scheduler.messages import KVCacheConfig, StepPlan, StepResult
+from ringcast.scheduler.messages import KVCacheConfig, Logprobs, PromptLogprobs, StepPlan, StepResult
 
 from .batch import Batch
 from .errors import PlanError
@@ -17,8 +19,12 @@ from .kv_cache import KVCache, bytes_per_block
 from .model import MODELS
 from .model_config import ModelConfig
 from .packed_matrix import Weights
-from .rows import Rows, StepArrays
-from .sampler import sample
+from .rows import PromptPart, Rows, StepArrays
+from .sampler import sample, token_logprobs
+from .sampling_kernels import SamplingKernels
+
+# Logits of prompt tokens are made and looked at in pieces, so that a chunk costs no more memory than this.
+_PROMPT_LOGITS_BYTES = 64 << 20
 
 
 class ModelRunner:
@@ -34,7 +40,7 @@ class ModelRunner:
         # Every kernel accumulates an element by one chain, in an order that its row alone decides; torch only copies.
         self.exact = True
         self.exactness = f"exact: every sum of the native {kernels.level} kernels has a fixed order"
-        self._kernels = kernels
+        self._sampling = SamplingKernels(kernels)
         self._model = MODELS[config.architecture](config, weights, kernels)
         self._cache: KVCache | None = None
         self._rows: Rows | None = None
@@ -73,10 +79,44 @@ class ModelRunner:
         if not plan.rows:
             return StepResult(plan.step_id, [], [])
         arrays = self._rows.gather(plan)
-        logits = self._model.forward(_to_batch(arrays), self._cache)
-        token_ids = sample(logits, self._rows.rules(arrays.sampled), self._kernels)
-        self._rows.advance(plan, arrays.sampled, token_ids)
-        return StepResult(plan.step_id, arrays.sampled.tolist(), token_ids.tolist())
+        hidden = self._model.forward(_to_batch(arrays), self._cache)
+        drawn_hidden, prompt_hidden = hidden.tensor_split([len(arrays.sampled)])
+        logits = self._model.logits(drawn_hidden)
+        draws = sample(logits, self._rows.rules(arrays.sampled), self._sampling)
+        self._rows.advance(plan, arrays.sampled, draws.token_ids)
+        return StepResult(
+            plan.step_id,
+            arrays.sampled.tolist(),
+            draws.token_ids.tolist(),
+            draws.logprobs,
+            self._prompt_logprobs(prompt_hidden, arrays.prompt_parts) if arrays.prompt_parts else None,
+            draws.errors,
+        )
+
+    def _prompt_logprobs(self, hidden: Tensor, parts: list[PromptPart]) -> list[PromptLogprobs]:
+        told: list[PromptLogprobs] = []
+        size = max(1, _PROMPT_LOGITS_BYTES // (4 * self.config.vocab_size))
+        end = 0
+        for part in parts:
+            begin, end = end, end + len(part.token_ids)
+            pieces: list[Logprobs] = []
+            for start in range(begin, end, size):
+                stop = min(start + size, end)
+                logits = self._model.logits(hidden[start:stop])
+                tokens = part.token_ids[start - begin : stop - begin]
+                pieces.append(token_logprobs(logits, np.arange(len(tokens)), tokens, part.count, self._sampling))
+            told.append(PromptLogprobs(part.row, part.first, _joined(pieces)))
+        return told
+
+
+def _joined(pieces: list[Logprobs]) -> Logprobs:
+    """The log-probabilities of successive positions as one."""
+    return Logprobs(
+        pieces[0].width,
+        b"".join(piece.token_ids for piece in pieces),
+        b"".join(piece.logprobs for piece in pieces),
+        b"".join(piece.ranks for piece in pieces),
+    )
 
 
 def _to_batch(arrays: StepArrays) -> Batch:

@@ -67,17 +67,19 @@ _GATE_UP: _Row = ("mlp.gate_up_proj.weight", (
 _FUSED_GATE_UP = _own("mlp.gate_up_proj.weight", "twice_middle", "hidden")
 _DOWN = _own("mlp.down_proj.weight", "hidden", "middle")
 
+_GEMMA_MLP = (
+    _own("post_attention_layernorm.weight", "hidden"), _own("pre_feedforward_layernorm.weight", "hidden"), _GATE_UP,
+    _DOWN, _own("post_feedforward_layernorm.weight", "hidden"),
+)  # fmt: skip
+
 _LLAMA = (_ATTENTION_NORM, _QKV, _OUT, _MLP_NORM, _GATE_UP, _DOWN)
 _LAYERS: dict[str, tuple[_Row, ...]] = {
     "LlamaForCausalLM": _LLAMA,
     "MistralForCausalLM": _LLAMA,
     "Qwen2ForCausalLM": (_ATTENTION_NORM, _QKV, _QKV_BIAS, _OUT, _MLP_NORM, _GATE_UP, _DOWN),
     "Qwen3ForCausalLM": (_ATTENTION_NORM, _QKV, *_QK_NORMS, _OUT, _MLP_NORM, _GATE_UP, _DOWN),
-    "Gemma3ForCausalLM": (
-        _ATTENTION_NORM, _QKV, *_QK_NORMS, _OUT, _own("post_attention_layernorm.weight", "hidden"),
-        _own("pre_feedforward_layernorm.weight", "hidden"), _GATE_UP, _DOWN,
-        _own("post_feedforward_layernorm.weight", "hidden"),
-    ),
+    "Gemma2ForCausalLM": (_ATTENTION_NORM, _QKV, _OUT, *_GEMMA_MLP),
+    "Gemma3ForCausalLM": (_ATTENTION_NORM, _QKV, *_QK_NORMS, _OUT, *_GEMMA_MLP),
     "Phi3ForCausalLM": (_ATTENTION_NORM, _FUSED_QKV, _OUT, _MLP_NORM, _FUSED_GATE_UP, _DOWN),
 }  # fmt: skip
 

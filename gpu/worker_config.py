@@ -41,7 +41,9 @@ class WorkerConfig:
         if self.quantization not in QUANTIZATIONS:
             raise _wrong("quantization", self.quantization, f"use one of {', '.join(QUANTIZATIONS)}")
         if self.quantization == "gguf" and self.dtype == "float32":
-            raise _wrong("dtype", self.dtype, "products with packed blocks take bfloat16: use auto, or quantization none")
+            raise _wrong(
+                "dtype", self.dtype, "products with packed blocks take bfloat16: use auto, or quantization none"
+            )
         if self.max_model_len is not None and self.max_model_len < 1:
             raise _wrong("max_model_len", self.max_model_len, "use at least 1 token, or None for the model's own")
         if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:

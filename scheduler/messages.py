@@ -206,6 +206,9 @@ class StepResult:
     token_ids: list[int]
     logprobs: list[Logprobs | None] | None = None  # one position for each of ``rows`` that asked; None: nobody did
     prompt_logprobs: list[PromptLogprobs] | None = None  # of any rows of the plan that asked; None: nobody did
+    # For each of ``rows`` None, or in one line why nothing could be drawn (NaN in its logits, or its rule forbids every
+    # token): its token id is then -1, and the request cannot go on. None: all were drawn.
+    errors: list[str | None] | None = None
 
 
 @message(40)

@@ -203,7 +203,7 @@ class Scheduler:
             raise ResultError(f"the worker answered step {result.step_id}, but none is in flight")
         step = self._in_flight[0]
         step.check(result, self.vocab_size)
-        if self._num_with_logprobs:
+        if self._num_with_logprobs or result.logprobs is not None:
             step.check_logprobs(result)
         self._in_flight.popleft()
         self._kv.acknowledge(step.step_id)

@@ -43,17 +43,17 @@ class StepInFlight:
             raise ResultError(
                 f"step {self.step_id} drew {drawn} for {len(self.rows)} rows: one id below {vocab_size} a row was due"
             )
-        if result.logprobs is not None and len(result.logprobs) != len(self.rows):
-            raise ResultError(f"step {self.step_id} has {len(result.logprobs)} logprobs for {len(self.rows)} rows")
         self._check_prompt_logprobs(result)
 
     def check_logprobs(self, result: StepResult) -> None:
-        """The same for log-probabilities of drawn tokens: to be called when anybody asked for them."""
-        for index, request in enumerate(self.sampled):
+        """The same for log-probabilities of drawn tokens: to be called when anybody asked for them, or got some."""
+        given = result.logprobs or [None] * len(self.rows)
+        if len(given) != len(self.rows):
+            raise ResultError(f"step {self.step_id} has {len(given)} logprobs for {len(self.rows)} rows")
+        for row, request, logprobs in zip(self.rows, self.sampled, given, strict=True):
             count = request.sampling.logprobs
-            logprobs = result.logprobs[index] if result.logprobs else None
-            if count is not None and (logprobs is None or not _fits(logprobs, 1, count)):
-                raise ResultError(f"step {self.step_id} lacks the logprobs that row {self.rows[index]} asked for")
+            if not (logprobs is None if count is None else logprobs is not None and _fits(logprobs, 1, count)):
+                raise ResultError(f"step {self.step_id} has other logprobs than row {row} asked for")
 
     def _check_prompt_logprobs(self, result: StepResult) -> None:
         given = result.prompt_logprobs or []

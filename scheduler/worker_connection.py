@@ -16,7 +16,6 @@ import ringcast.actors as rt
 
 from .messages import KVCacheConfig, KVCacheSpec, StepPlan, StepResult, WorkerInterface
 
-
 log = logging.getLogger("ringcast.scheduler")
 
 

@@ -23,7 +23,7 @@ from ..boot import load_class
 from ..child_process import EXIT_FAILED, Place, _live_async, _live_blocking, _receive_boot, _trace
 from ..launch import DUMP_SIGNAL, STDERR_TAIL_LINES, ChildProcess
 from ..wire import FrameKind
-from .loop import SimulatedLoop
+from .loop import SimulatedLoop, make_loop
 from .process import Process
 from .thread import SimulatedThread
 from .world import World
@@ -47,7 +47,7 @@ class SimulatedChild(ChildProcess):
         world.note(self._process, f"starts, a child of {world.current.label if world.current else '-'}")
         context = contextvars.Context()  # a new process inherits no context
         context.run(platform.use, platform.current())
-        world.after(world.random.uniform(*START_S), lambda: context.run(_boot, self._process, self._say))
+        world.after(world.random.uniform(*START_S), lambda: context.run(self._process.at_once, self._boot))
 
     @property
     def process(self) -> Process:
@@ -84,11 +84,12 @@ class SimulatedChild(ChildProcess):
         if self._dump is not None:
             self._dump.append(line)
 
+    def _boot(self) -> None:
+        _boot(self._process, self._say)
+
     def _ended(self) -> None:
         world = self._process.world
-        world.after(
-            world.latency_s(), lambda: void(self._loop.call_soon(self._on_exit, self, context=self._context))
-        )
+        world.after(world.latency_s(), lambda: void(self._loop.call_soon(self._on_exit, self, context=self._context)))
 
 
 def void(_: object) -> None:
@@ -97,33 +98,24 @@ def void(_: object) -> None:
 
 def _boot(process: Process, say: Callable[[str], None]) -> None:
     """What `child_process.run_child` does, without what concerns the whole interpreter."""
-    if process.has_ended:
-        return
-    world = process.world
     link = Link(process.descriptors.pop())
     if link.closed or not _has_boot_frame(link):
         process.end(EXIT_FAILED, "its parent is gone")
         return
-    world.current = process
+    process.closers.append(link.close)
+    place = _receive_boot(link)
+    process.descriptors.append(place.abort_fd)
+    process.closers.append(lambda: _close_unused(process, place))
     try:
-        process.closers.append(link.close)
-        place = _receive_boot(link)
-        process.descriptors.append(place.abort_fd)
-        process.closers.append(lambda: _close_unused(process, place))
-        try:
-            cls = load_class(place.boot.class_name, place.boot.class_bytes)
-        except BaseException as error:
-            place.link.send(FrameKind.START_FAILED, 0, Codec().encode(_trace(error)))
-            process.exit(EXIT_FAILED)
-            return
-        if issubclass(cls, Actor):
-            _start_loop(process, place, cls, say)
-        else:
-            _start_thread(process, place, cls, say)
-    finally:
-        world.current = None
-        if process.has_ended:
-            process.close()
+        cls = load_class(place.boot.class_name, place.boot.class_bytes)
+    except BaseException as error:
+        place.link.send(FrameKind.START_FAILED, 0, Codec().encode(_trace(error)))
+        process.exit(EXIT_FAILED)
+        return
+    if issubclass(cls, Actor):
+        _start_loop(process, place, cls, say)
+    else:
+        _start_thread(process, place, cls, say)
 
 
 def _close_unused(process: Process, place: Place) -> None:
@@ -140,8 +132,7 @@ def _has_boot_frame(link: Link) -> bool:
 
 
 def _start_loop(process: Process, place: Place, cls: Any, say: Callable[[str], None]) -> None:
-    loop = SimulatedLoop(process)
-    process.strands.append(loop)
+    loop = make_loop(process)
 
     async def live() -> int:
         code = await _live_async(place, cls)

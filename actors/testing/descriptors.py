@@ -117,7 +117,7 @@ class Descriptors:
 
     def _register(self, fd: int) -> None:
         events = 0
-        for (watched, wanted) in self._watchers:
+        for watched, wanted in self._watchers:
             if watched == fd:
                 events |= wanted
         if events:

@@ -21,7 +21,14 @@ class Head(NamedTuple):
     third: object = None  # method of a call
 
 
-_FIELDS = {Envelope.CALL: 3, Envelope.OPEN: 3, Envelope.CAST: 2, Envelope.CANCEL: 2, Envelope.MORE: 3, Envelope.CREDIT: 2}
+_FIELDS = {
+    Envelope.CALL: 3,
+    Envelope.OPEN: 3,
+    Envelope.CAST: 2,
+    Envelope.CANCEL: 2,
+    Envelope.MORE: 3,
+    Envelope.CREDIT: 2,
+}
 
 
 def head_of(data: bytes | memoryview) -> Head:

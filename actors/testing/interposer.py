@@ -31,7 +31,7 @@ class Interposer:
         self._world = world
         self._main = threading.get_ident()
         self._real: list[tuple[Any, str, Any]] = []
-        self._random_state: object = None
+        self._random_state: Any = None
         self._collects = False
 
     def install(self) -> None:
@@ -62,7 +62,7 @@ class Interposer:
         for module, name, real in self._real:
             setattr(module, name, real)
         self._real.clear()
-        random.setstate(self._random_state)  # type: ignore[arg-type]
+        random.setstate(self._random_state)
         if self._collects:
             gc.enable()
         _entered.release()
@@ -89,9 +89,9 @@ class Interposer:
         else:
             self._world.now += seconds  # it blocks an event loop: whoever does that, all wait
 
-    def _getpid(self) -> int:
+    def _getpid(self) -> Any:
         current = self._world.current
-        return current.pid if current is not None else self._real_one("getpid")()  # type: ignore[no-any-return]
+        return current.pid if current is not None else self._real_one("getpid")()
 
     def _kill(self, pid: int, number: int) -> None:
         for process in self._world.processes:
@@ -115,8 +115,8 @@ class Interposer:
             thread.park_forever()
         raise ProcessExit(process.label)
 
-    def _eventfd_read(self, fd: int) -> int:
+    def _eventfd_read(self, fd: int) -> Any:
         thread = current_thread()
         if thread is not None:
             thread.wait_readable(fd)
-        return self._real_one("eventfd_read")(fd)  # type: ignore[no-any-return]
+        return self._real_one("eventfd_read")(fd)

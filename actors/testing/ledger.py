@@ -99,7 +99,8 @@ class Ledger:
     def received(self, sender: Party, receiver: Party, data: bytes | memoryview, text: str) -> None:
         queue = self._under_way.get((sender, receiver))
         if not queue:
-            self._violated(f"{receiver.label} received from {sender.label} what was not sent, or for a second time: {text}")
+            what = "what was not sent, or was received before"
+            self._violated(f"{receiver.label} received from {sender.label} {what}: {text}")
             return
         expected = queue.popleft()
         if (expected.checksum, expected.size_bytes) != (zlib.crc32(data), len(data)):

@@ -11,17 +11,20 @@ import itertools
 import logging
 import select
 import sys
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
 from .descriptors import Watcher
+from .errors import NotSimulated
 from .process import Process
 from .world import Strand
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 log = logging.getLogger("asyncio")
 
 
@@ -98,6 +101,11 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
         """Close the coroutines that will never go on; their ``finally`` blocks run, and reach nobody."""
         self._ready.clear()
         self._timers.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never begun
+            self._close_tasks()
+
+    def _close_tasks(self) -> None:
         for task in self.tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -115,7 +123,7 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
         return self._world.now
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         if not self.process.has_ended:
@@ -123,17 +131,17 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._world.now + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if not self.process.has_ended:
@@ -146,9 +154,7 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return SimulatedFuture(self)
 
-    def create_task(
-        self, coro: Any, *, name: str | None = None, context: Context | None = None
-    ) -> asyncio.Task[Any]:
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = SimulatedTask(coro, self, name, context)
         self.tasks.append(task)
         if len(self.tasks) > self._prune_at:
@@ -156,19 +162,19 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
             self._prune_at = 64 + 2 * len(self.tasks)
         return task
 
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[Unpack[Ts]], Any], *args: *Ts) -> None:
         self._watch(fd, select.POLLIN, callback, args)
 
     def remove_reader(self, fd: Any) -> bool:
         return self._unwatch(fd, select.POLLIN)
 
-    def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Callable[[Unpack[Ts]], Any], *args: *Ts) -> None:
         self._watch(fd, select.POLLOUT, callback, args)
 
     def remove_writer(self, fd: Any) -> bool:
         return self._unwatch(fd, select.POLLOUT)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
         """The function runs as a step of this process, not on a thread."""
         future: asyncio.Future[T] = self.create_future()
 
@@ -242,3 +248,41 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self.process.has_ended:
             self.call_soon(self.create_task, generator.aclose())
+
+
+def make_loop(process: Process) -> SimulatedLoop:
+    """A loop for a process, which is one of its strands from now on."""
+    loop = SimulatedLoop(process)  # type: ignore[abstract]  # the rest is set below, or inherited and refuses
+    process.strands.append(loop)
+    return loop
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise NotSimulated(f"loop.{name}() is not simulated: there is no network, no real process and no signal here")
+
+    return refuse
+
+
+for _name in (
+    "add_signal_handler",
+    "connect_accepted_socket",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "create_connection",
+    "create_datagram_endpoint",
+    "create_server",
+    "create_unix_connection",
+    "create_unix_server",
+    "getaddrinfo",
+    "getnameinfo",
+    "run_forever",
+    "run_until_complete",
+    "sock_accept",
+    "sock_connect",
+    "sock_recv",
+    "sock_sendall",
+    "subprocess_exec",
+    "subprocess_shell",
+):
+    setattr(SimulatedLoop, _name, _refusal(_name))

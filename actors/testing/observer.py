@@ -11,7 +11,6 @@ import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..async_node import AsyncNode
 from ..blocking_cell import BlockingCell
 from ..blocking_node import BlockingNode
 from ..calls import Calls, ReplyFuture, Waiter
@@ -113,9 +112,7 @@ class Observer:
             return
         world = self._world
         head = head_of(payload)
-        receivers = [
-            self._others[slot] for slot, peer in self._node.peers.items() if mask >> peer.reader_slot & 1
-        ]
+        receivers = [self._others[slot] for slot, peer in self._node.peers.items() if mask >> peer.reader_slot & 1]
         if head.kind in (Envelope.REPLY, Envelope.FAILURE) and world.chance(world.faults.late_reply):
             delay_s = world.random.uniform(0, world.faults.delay_s)
             world.note(self.process, f"FAULT: {describe(payload)} is held back for {delay_s:.6f} s")
@@ -156,9 +153,7 @@ class Observer:
         )
         if successor is None and waited_s < SUCCESSOR_LIMIT_S:
             pause_s = 0.02
-            world.after(
-                pause_s, lambda: self._send_late(original, mask, payload, head, receiver, waited_s + pause_s)
-            )
+            world.after(pause_s, lambda: self._send_late(original, mask, payload, head, receiver, waited_s + pause_s))
             return
         target.at_once(lambda: self._registry.by_party[receiver].take_late(payload, self.process.label))
 
@@ -222,12 +217,21 @@ class Observer:
         return future
 
     def _start(
-        self, original: Callable[..., None], kind: Envelope, call_id: int, waiter: Waiter, ref: Ref, method: str, *args: Any
+        self,
+        original: Callable[..., None],
+        kind: Envelope,
+        call_id: int,
+        waiter: Waiter,
+        ref: Ref,
+        method: str,
+        *args: Any,
     ) -> None:
         self._opened(call_id, waiter, f"{ref._name}.{method}")
         original(kind, call_id, waiter, ref, method, *args)
 
-    def _ask_group(self, original: Callable[..., list[ReplyFuture]], refs: Any, method: str, *args: Any) -> list[ReplyFuture]:
+    def _ask_group(
+        self, original: Callable[..., list[ReplyFuture]], refs: Any, method: str, *args: Any
+    ) -> list[ReplyFuture]:
         futures = original(refs, method, *args)
         for ref, future in zip(refs, futures, strict=True):
             self._opened(future._call_id, future, f"{ref._name}.{method}")

@@ -103,6 +103,10 @@ class Process:
             action()
         finally:
             self.world.current = None
+            self.close_if_ended()
+
+    def close_if_ended(self) -> None:
+        """Its step is over."""
         if self.has_ended:
             self.close()
 

@@ -22,7 +22,7 @@ from .child import SimulatedChild
 from .errors import NotSimulated, SimulationFailed
 from .faults import Faults
 from .interposer import Interposer
-from .loop import SimulatedLoop
+from .loop import SimulatedLoop, make_loop
 from .observer import Registry
 from .process import Process
 from .thread import SimulatedCondition, SimulatedThread
@@ -66,9 +66,9 @@ class SimulatedPlatform(platform.Platform):
 class Simulation:
     """``with Simulation(seed=7) as sim: sim.run(main)``, where ``async def main(system)`` uses the ordinary API.
 
-    Inside, ``rt.process()`` gives a simulated process, time is virtual (``time.sleep`` and ``asyncio.sleep`` cost none),
-    and every choice is drawn from ``seed``: the same seed gives the same `trace`. ``faults`` may be changed on the way.
-    ``ring_bytes`` is the system's; a run that takes more than ``max_steps`` steps or ``limit_s`` virtual seconds
+    Inside, ``rt.process()`` gives a simulated process, time is virtual (``time.sleep`` and ``asyncio.sleep`` cost
+    none), and every choice is drawn from ``seed``: the same seed gives the same `trace`. ``faults`` may be changed on
+    the way. ``ring_bytes`` is the system's; a run of more than ``max_steps`` steps or ``limit_s`` virtual seconds
     fails. One simulation at a time can be entered in a process.
 
     The invariants of the runtime are checked all along: each message arrives once and in order, each call ends once
@@ -97,8 +97,7 @@ class Simulation:
             raise NotSimulated("a simulation is entered once: make another one")
         self._interposer.install()
         self._app = Process(self._world, "app", is_child=False)
-        self._loop = SimulatedLoop(self._app)
-        self._app.strands.append(self._loop)
+        self._loop = make_loop(self._app)
         return self
 
     def __exit__(
@@ -150,7 +149,7 @@ class Simulation:
         for other in loop.tasks:  # as asyncio.run does at its end
             other.cancel()
         world.run(lambda: all(other.done() for other in loop.tasks))
-        result = task.result()
+        result: T = task.result()
         world.check_end(app)
         return result
 

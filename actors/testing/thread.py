@@ -147,9 +147,7 @@ class SimulatedCondition(threading.Condition):
         if thread is None:
             raise NotSimulated("a condition was waited for outside of a simulated thread")
         before = self._notified
-        thread.park(
-            lambda: self._notified > before, None if timeout is None else thread.process.world.now + timeout
-        )
+        thread.park(lambda: self._notified > before, None if timeout is None else thread.process.world.now + timeout)
         return self._notified > before
 
     def notify(self, n: int = 1) -> None:

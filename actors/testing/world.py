@@ -181,8 +181,7 @@ class World:
         finally:
             self.current = None
         self.now += STEP_S * self.random.random()
-        if process.has_ended:
-            process.close()
+        process.close_if_ended()
         self._check()
 
     def _strike(self, process: Process) -> bool:

@@ -5,51 +5,61 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Final
 
-from ..report import Cell, Table, Target
+from ..report import Cell, Figure, Table, Target
 from . import OURS, Bench, Series
 
 BATCH: Final = 64
-PEERS_SHARE: Final = 0.03  # of the messages that we send: they take about as long
+LARGE_BYTES: Final = 16384
+BUFFERED: Final = "ringcast, records in a buffer"
+PEERS_SHARE: Final = 0.03  # of the messages that we send, of 64 B: that takes them about as long
+PEERS_LARGE_SHARE: Final = 0.15
 
 
 def measure(bench: Bench) -> None:
     """From the first send until the reader has copied the last message out."""
-    series = Series()
-    runs = (("batched", 64, BATCH), ("single", 64, 1), ("large", 16384, 1))
+    series, volume = Series(), bench.plan.stream_bytes
     with ExitStack() as stack:
         pairs = [(t, stack.enter_context(t.pair(bench.cores))) for t in bench.transports]
+        ours = pairs[0][1]
         for repetition in range(bench.plan.repetitions):
             bench.say(f"throughput: repetition {repetition + 1} of {bench.plan.repetitions}")
-            for name, size, batch in runs:
+            count = _whole_batches(volume / 64)
+            seconds = ours.call(("stream", 64, count, BATCH), ("drain", count))
+            series.add((OURS.label, "batched"), count / seconds)
+            seconds = ours.call(("stream_records", 64, count, BATCH), ("drain_records", 64, count, BATCH))
+            series.add((BUFFERED, "batched"), count / seconds)
+            for size, share in ((64, PEERS_SHARE), (LARGE_BYTES, PEERS_LARGE_SHARE)):
                 for transport, pair in pairs:
-                    if name == "batched" and transport is not OURS:
-                        continue
-                    share = 1.0 if transport is OURS else PEERS_SHARE if size == 64 else PEERS_SHARE * 5
-                    count = max(1, int(bench.plan.stream_bytes * share) // size // BATCH) * BATCH
-                    seconds = pair.call(("stream", size, count, batch), ("drain", count))
-                    series.add((transport.label, name), count / seconds)
+                    count = _whole_batches(volume / size * (1 if transport is OURS else share))
+                    seconds = pair.call(("stream", size, count, 1), ("drain", count))
+                    series.add((transport.label, size), count / seconds)
 
-    rows: list[tuple[Cell, ...]] = []
-    for transport in bench.transports:
-        label = transport.label
-        single, large = series.figure((label, "single"), "M/s", 1e-6), series.figure((label, "large"), "GB/s", 16384e-9)
-        batched: Cell = series.figure((label, "batched"), "M/s", 1e-6) if transport is OURS else "has no batches"
-        rows.append(
-            (label, batched, single, large, series.figure((OURS.label, "large"), "GB/s", 16384e-9).ratio_to(large))
-        )
-    columns = (
-        "transport",
-        f"64 B, batches of {BATCH}",
-        "64 B, one send each",
-        "16 KiB, copied out",
-        "ringcast at 16 KiB",
-    )
+    def rate(label: str, which: str | int) -> Figure:
+        return series.figure((label, which), "M/s", 1e-6)
+
+    def volume_rate(label: str) -> Figure:
+        return series.figure((label, LARGE_BYTES), "GB/s", LARGE_BYTES * 1e-9)
+
+    large = volume_rate(OURS.label)
+    rows: list[tuple[Cell, ...]] = [
+        (OURS.label, rate(OURS.label, "batched"), rate(OURS.label, 64), large, large.ratio_to(large)),
+        (BUFFERED, rate(BUFFERED, "batched"), "", "", ""),
+    ]
+    for transport in bench.transports[1:]:
+        theirs = volume_rate(transport.label)
+        rows.append((transport.label, "has no batches", rate(transport.label, 64), theirs, large.ratio_to(theirs)))
+    columns = ("transport", f"64 B, batches of {BATCH}", "64 B, one send each", "16 KiB", "16 KiB: ringcast against it")
     note = (
-        "Until the reader has every message as bytes of its own. The last column: how many times as fast ringcast is."
+        "Until the reader has copied out every message, into bytes of its own or (second row) one after another into a "
+        "buffer. The last column says how many times as fast ringcast is."
     )
     bench.report.tables.append(Table("Throughput one way", columns, tuple(rows), note))
     bench.report.targets += [
-        Target("64 B in batches, M/s", series.figure((OURS.label, "batched"), "M/s", 1e-6), 15, at_least=True),
-        Target("64 B, one send each, M/s", series.figure((OURS.label, "single"), "M/s", 1e-6), 6, at_least=True),
-        Target("16 KiB copied out, GB/s", series.figure((OURS.label, "large"), "GB/s", 16384e-9), 8, at_least=True),
+        Target("64 B in batches, M/s", rate(OURS.label, "batched"), 15, at_least=True),
+        Target("64 B, one send each, M/s", rate(OURS.label, 64), 6, at_least=True),
+        Target("16 KiB copied out, GB/s", large, 8, at_least=True),
     ]
+
+
+def _whole_batches(count: float) -> int:
+    return max(1, int(count) // BATCH) * BATCH

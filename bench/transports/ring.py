@@ -113,15 +113,45 @@ class RingEndpoint(Endpoint):
             flush()
 
     def stream(self, size_bytes: int, count: int, batch: int) -> float:
-        """A flush for every ``batch`` messages."""
+        """A flush for every ``batch`` messages, which are a list of bytes; one by one if the batch is 1."""
         payload = b"r" * size_bytes
         start = time.perf_counter()
         if batch == 1:
             self._send_singly(payload, count)
         else:
-            self._send_batches(payload, count // batch, batch)
+            self._send_batches([payload] * batch, count // batch)
         self._take(1)
         return time.perf_counter() - start
+
+    def drain(self, count: int) -> None:
+        """Every message is copied out, into bytes of its own."""
+        self._take(count)
+        self._answer()
+
+    def stream_records(self, size_bytes: int, count: int, batch: int) -> float:
+        """Like `stream`, with the messages of a batch one after another in a buffer."""
+        send, flush, wait, full = self.writer.send_records, self.writer.flush, self.bell.wait, (self.writer,)
+        records = memoryview(b"r" * (size_bytes * batch))
+        start = time.perf_counter()
+        for _ in range(count // batch):
+            sent = send(records, size_bytes, 1)
+            while sent < batch:
+                wait((), full, (), None, SPIN_S)
+                sent += send(records[sent * size_bytes :], size_bytes, 1)
+            flush()
+        self._take(1)
+        return time.perf_counter() - start
+
+    def drain_records(self, size_bytes: int, count: int, batch: int) -> None:
+        """Like `drain`, into a buffer with room for one batch."""
+        poll, wait, sources = self.reader.poll_into, self.bell.wait, (self.reader,)
+        buffer = bytearray(size_bytes * batch)
+        while count > 0:
+            taken = poll(buffer, size_bytes)
+            count -= taken
+            if not taken:
+                wait(sources, (), (), None, SPIN_S)
+        self._answer()
 
     def _send_singly(self, payload: bytes, count: int) -> None:
         try_send, flush, wait, full = self.writer.try_send, self.writer.flush, self.bell.wait, (self.writer,)
@@ -130,27 +160,26 @@ class RingEndpoint(Endpoint):
                 wait((), full, (), None, SPIN_S)
             flush()
 
-    def _send_batches(self, payload: bytes, batches: int, batch: int) -> None:
-        try_send, flush, wait, full = self.writer.try_send, self.writer.flush, self.bell.wait, (self.writer,)
+    def _send_batches(self, payloads: list[bytes], batches: int) -> None:
+        send_many, flush, wait, full = self.writer.send_many, self.writer.flush, self.bell.wait, (self.writer,)
         for _ in range(batches):
-            for _ in range(batch):
-                while not try_send(payload, 1):
-                    wait((), full, (), None, SPIN_S)
+            sent = send_many(payloads, 1)
+            while sent < len(payloads):
+                wait((), full, (), None, SPIN_S)
+                sent += send_many(payloads[sent:], 1)
             flush()
 
-    def drain(self, count: int) -> None:
-        """Every message is copied out."""
-        self._take(count)
+    def _take(self, count: int) -> None:
+        poll, wait, sources = self.reader.poll_payloads, self.bell.wait, (self.reader,)
+        while count > 0:
+            payloads = poll()
+            count -= len(payloads)
+            if not payloads:
+                wait(sources, (), (), None, SPIN_S)
+
+    def _answer(self) -> None:
         assert self.writer.try_send(b"done", 1)
         self.writer.flush()
-
-    def _take(self, count: int) -> None:
-        poll, wait, sources = self.reader.poll, self.bell.wait, (self.reader,)
-        while count > 0:
-            messages = poll()
-            count -= len(messages)
-            if not messages:
-                wait(sources, (), (), None, SPIN_S)
 
 
 class RingFanOut(FanOutEndpoint):

@@ -11,6 +11,7 @@
 
 typedef struct {
     PyTypeObject *board, *doorbell, *ring_writer, *ring_reader, *message, *sealed_memory;
+    PyTypeObject *window, *reservation, *record_view, *doorbell_statistics;
     PyObject *ring_corrupt, *ring_mismatch, *reader_limit, *segment_error; /* of ringcast.channels.errors */
 } native_state;
 
@@ -50,17 +51,20 @@ typedef struct {
     mapping map;
     native_state *state;
     struct ring_reader ring;
-    PyObject *writer_bell; /* Doorbell or NULL */
+    struct read_record viewed; /* while ring.pinned */
+    PyObject *writer_bell;     /* Doorbell or NULL */
 } RingReaderObject;
 
 extern struct PyModuleDef native_module;
-extern PyType_Spec board_spec, doorbell_spec, ring_writer_spec, ring_reader_spec, sealed_memory_spec;
+extern PyType_Spec board_spec, doorbell_spec, ring_writer_spec, ring_reader_spec, sealed_memory_spec, window_spec,
+    reservation_spec, record_view_spec;
 
 native_state *native_state_of(PyTypeObject *type);
 
 /* Map the whole file behind `fd` (an int or an object with fileno()); -1 with an exception set if that fails. */
 int mapping_open(mapping *map, PyObject *fd, const char *what);
 void mapping_close(mapping *map);
+bool mapping_is_here(const mapping *map);
 /* True with RuntimeError set in a forked child, where nothing of the layer may be used. */
 bool mapping_is_forked(const mapping *map);
 
@@ -72,6 +76,37 @@ int take_unsigned(PyObject *value, const char *name, uint64_t limit, uint64_t *o
 
 /* None or a Doorbell into *out as a new reference (NULL for None); -1 with TypeError set. */
 int take_doorbell(native_state *state, PyObject *value, const char *name, PyObject **out);
+
+int take_type(PyObject *number, uint16_t *out);
+/* A record as the Message that Python sees, its payload copied. */
+PyObject *make_message(native_state *state, const struct ring_record *header, const unsigned char *payload);
+
+/* ring_send.c: may a payload of that size be sent now? If not, an exception is set. */
+bool writer_may_send(RingWriterObject *self, Py_ssize_t size);
+PyObject *ring_writer_try_send(RingWriterObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+PyObject *ring_writer_try_send_parts(RingWriterObject *self, PyObject *const *args, Py_ssize_t given,
+                                     PyObject *keywords);
+PyObject *ring_writer_send_many(RingWriterObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+PyObject *ring_writer_send_records(RingWriterObject *self, PyObject *const *args, Py_ssize_t given,
+                                   PyObject *keywords);
+PyObject *ring_writer_make_room(RingWriterObject *self, PyObject *number);
+PyObject *ring_writer_required(RingWriterObject *self, PyObject *number);
+PyObject *ring_writer_await_any(RingWriterObject *self, PyObject *sequence);
+PyObject *ring_writer_flush(RingWriterObject *self, PyObject *ignored);
+PyObject *ring_writer_space_ready(RingWriterObject *self, PyObject *ignored);
+
+/* ring_poll.c */
+bool reader_may_read(RingReaderObject *self);
+PyObject *raise_corrupt(RingReaderObject *self, const struct read_record *record);
+PyObject *ring_reader_poll(RingReaderObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+PyObject *ring_reader_poll_payloads(RingReaderObject *self, PyObject *const *args, Py_ssize_t given,
+                                    PyObject *keywords);
+PyObject *ring_reader_poll_into(RingReaderObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+PyObject *ring_reader_step(RingReaderObject *self, PyObject *ignored);
+
+/* ring_window.c */
+PyObject *ring_writer_reserve(RingWriterObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+PyObject *ring_reader_view(RingReaderObject *self, PyObject *ignored);
 
 PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *watch_processes(PyObject *module, PyObject *const *args, Py_ssize_t given);

@@ -283,7 +283,8 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
     if (ready && timeout_s != 0) {
         if (count == 0 || now_ns() - self->looked_ns < LOOK_EVERY_NS)
             return PyList_New(0);
-        timeout_s = 0; /* busy rings must not hide a link or a pidfd for ever */
+        timeout_s = 0; /* busy rings must not hide a link or a pidfd for ever: only look, */
+        forever = false; /* and never sleep, since the bell is not armed */
     }
 
     struct pollfd *polled = open_pollfds(self, fds);

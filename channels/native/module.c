@@ -49,6 +49,11 @@ void mapping_close(mapping *map)
     map->base = NULL;
 }
 
+bool mapping_is_here(const mapping *map)
+{
+    return map->base && map->born == fork_generation;
+}
+
 bool mapping_is_forked(const mapping *map)
 {
     if (map->born == fork_generation)
@@ -116,6 +121,26 @@ int take_doorbell(native_state *state, PyObject *value, const char *name, PyObje
     return 0;
 }
 
+PyObject *make_message(native_state *state, const struct ring_record *header, const unsigned char *payload)
+{
+    PyObject *message = PyStructSequence_New(state->message);
+    if (!message)
+        return NULL;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, header->length);
+    if (bytes)
+        ring_copy(PyBytes_AS_STRING(bytes), payload, header->length);
+    PyObject *fields[] = {PyLong_FromLong(header->type), bytes, PyLong_FromLong(header->kind),
+                          PyLong_FromUnsignedLongLong(header->seq)};
+    bool complete = true;
+    for (int i = 0; i < 4; i++) {
+        PyStructSequence_SetItem(message, i, fields[i]);
+        complete = complete && fields[i];
+    }
+    if (!complete)
+        Py_CLEAR(message);
+    return message;
+}
+
 static PyStructSequence_Field message_fields[] = {
     {"type", "The sender's number for the kind of message."},
     {"payload", "bytes; a read-only memoryview if the message was oversized."},
@@ -166,7 +191,10 @@ static int execute(PyObject *module)
     if (!(state->board = add_type(module, &board_spec)) || !(state->doorbell = add_type(module, &doorbell_spec)) ||
         !(state->ring_writer = add_type(module, &ring_writer_spec)) ||
         !(state->ring_reader = add_type(module, &ring_reader_spec)) ||
-        !(state->sealed_memory = add_type(module, &sealed_memory_spec)))
+        !(state->sealed_memory = add_type(module, &sealed_memory_spec)) ||
+        !(state->window = add_type(module, &window_spec)) ||
+        !(state->reservation = add_type(module, &reservation_spec)) ||
+        !(state->record_view = add_type(module, &record_view_spec)))
         return -1;
 
     static const struct {
@@ -193,6 +221,10 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->ring_reader);
     Py_VISIT(state->message);
     Py_VISIT(state->sealed_memory);
+    Py_VISIT(state->window);
+    Py_VISIT(state->reservation);
+    Py_VISIT(state->record_view);
+    Py_VISIT(state->doorbell_statistics);
     Py_VISIT(state->ring_corrupt);
     Py_VISIT(state->ring_mismatch);
     Py_VISIT(state->reader_limit);
@@ -209,6 +241,10 @@ static int clear(PyObject *module)
     Py_CLEAR(state->ring_reader);
     Py_CLEAR(state->message);
     Py_CLEAR(state->sealed_memory);
+    Py_CLEAR(state->window);
+    Py_CLEAR(state->reservation);
+    Py_CLEAR(state->record_view);
+    Py_CLEAR(state->doorbell_statistics);
     Py_CLEAR(state->ring_corrupt);
     Py_CLEAR(state->ring_mismatch);
     Py_CLEAR(state->reader_limit);

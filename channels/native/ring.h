@@ -9,7 +9,10 @@
  * and not before: a writer that dies earlier leaves nothing visible. A record never wraps; PAD fills the rest.
  *
  *   writer   copy record; store_release(head)                                 readers  load_acquire(head); copy out
- *   reader   store_release(cursor); fence; load(space_wanted) -> ring writer  writer   load_acquire(cursor); overwrite
+ *   reader   CAS_release(cursor); fence; load(space_wanted) -> ring writer    writer   load_acquire(cursor); overwrite
+ *
+ * A reader that the writer may not wait for is detached (its records take another way then) and attached again later.
+ * The two agree by compare-and-swap on the reader's cursor word who owns the bytes behind it: docs/channels.md, 4.
  */
 #ifndef RINGCAST_RING_H
 #define RINGCAST_RING_H
@@ -20,7 +23,7 @@
 #include "bell.h"
 
 #define RING_MAGIC 0x474E495243474E52ull /* "RNGCRING" */
-#define RING_ABI 1u
+#define RING_ABI 2u
 #define RING_MAX_READERS 64
 #define RING_ALIGN 64
 #define RING_RECORD_BYTES 32 /* the header of a record */
@@ -31,8 +34,16 @@ enum { KIND_DATA = 0, KIND_OVERFLOW = 1, KIND_PAD = 2, KIND_CLOSE = 3 };
 enum { RING_OPEN = 0, RING_CLOSED = 2 };
 enum { SLOT_FREE = 0, SLOT_ACTIVE = 1 };
 
+/* Flags in the cursor word: positions are multiples of 64. */
+#define CURSOR_PINNED 1u   /* a view of the record at the cursor is open: the reader's word until it moves on */
+#define CURSOR_DETACHED 2u /* the reader owns nothing in the ring: the writer's word until it attaches it again */
+#define CURSOR_FLAGS 63u
+
 struct ring_reader_line {
-    _Alignas(LINE_BYTES) uint64_t cursor; /* bytes consumed; the reader's once it is admitted */
+    _Alignas(LINE_BYTES) uint64_t cursor; /* bytes consumed, and the flags */
+    uint64_t taken_records;               /* consumed from the link, ever; the reader's, as the next */
+    uint64_t taken_bytes;
+    uint64_t seq_seen; /* next sequence number; informative; the reader's */
     _Alignas(64) uint64_t gen_state;      /* generation << 8 | FREE or ACTIVE; this half is the writer's */
     uint64_t join_position;
     uint64_t join_seq;
@@ -57,7 +68,7 @@ struct ring_header {
     _Alignas(LINE_BYTES) uint64_t space_wanted; /* 0, or: ring the writer when your cursor gets here */
     uint32_t state;                             /* RING_OPEN, RING_CLOSED */
 
-    _Alignas(LINE_BYTES) uint64_t stats[9]; /* for onlookers; written at flushes, see struct writer_stats */
+    _Alignas(LINE_BYTES) uint64_t stats[12]; /* for onlookers; written at flushes, see struct writer_stats */
 
     _Alignas(LINE_BYTES) struct ring_reader_line readers[RING_MAX_READERS];
 };
@@ -87,6 +98,18 @@ _Static_assert(sizeof(struct ring_record) == RING_RECORD_BYTES, "layout");
 static inline uint64_t record_span(uint64_t payload_bytes)
 {
     return (RING_RECORD_BYTES + payload_bytes + RING_ALIGN - 1) & ~(uint64_t)(RING_ALIGN - 1);
+}
+
+/* Copy a payload. A reader that was detached may copy what the writer is overwriting; it drops the copy then. The
+ * thread sanitizer is told so by word-wise atomics; otherwise it is memcpy. */
+static inline void ring_copy(void *to, const void *from, size_t size)
+{
+#if defined(__SANITIZE_THREAD__)
+    for (size_t i = 0; i < size; i++)
+        STORE_RELAXED((unsigned char *)to + i, LOAD_RELAXED((const unsigned char *)from + i));
+#else
+    memcpy(to, from, size);
+#endif
 }
 
 static inline void cpu_relax(void)

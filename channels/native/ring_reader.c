@@ -71,103 +71,6 @@ static void ring_reader_dealloc(RingReaderObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *make_message(RingReaderObject *self, const struct read_record *record)
-{
-    PyObject *message = PyStructSequence_New(self->state->message);
-    if (!message)
-        return NULL;
-    PyObject *fields[] = {
-        PyLong_FromLong(record->header.type),
-        PyBytes_FromStringAndSize((const char *)record->payload, record->header.length),
-        PyLong_FromLong(record->header.kind),
-        PyLong_FromUnsignedLongLong(record->header.seq),
-    };
-    bool complete = true;
-    for (int i = 0; i < 4; i++) {
-        PyStructSequence_SetItem(message, i, fields[i]);
-        complete = complete && fields[i];
-    }
-    if (!complete)
-        Py_CLEAR(message);
-    return message;
-}
-
-static PyObject *raise_corrupt(RingReaderObject *self, const struct read_record *record)
-{
-    return PyErr_Format(self->state->ring_corrupt,
-                        "ring of epoch %llu, reader slot %d, position %llu: %s is %llu, expected %llu",
-                        (unsigned long long)self->ring.header->epoch, self->ring.slot,
-                        (unsigned long long)self->ring.position, record->fault, (unsigned long long)record->seen,
-                        (unsigned long long)record->expected);
-}
-
-static PyObject *ring_reader_poll(RingReaderObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords)
-{
-    static const char *const names[] = {"max_records", NULL};
-    PyObject *out[1];
-    uint64_t max_records = 256;
-    if (mapping_is_forked(&self->map) || take_arguments("poll", names, 0, args, given, keywords, out) < 0 ||
-        (out[0] && take_unsigned(out[0], "max_records", INT64_MAX, &max_records) < 0))
-        return NULL;
-    PyObject *list = PyList_New(0);
-    if (!list)
-        return NULL;
-    struct ring_reader ring = self->ring; /* a copy: an exception on the way leaves the reader where it was */
-    struct read_record record;
-    uint64_t head = ring.position;
-    while ((uint64_t)PyList_GET_SIZE(list) < max_records) {
-        enum read_result result = reader_next(&ring, &head, &record);
-        if (result == READ_NONE)
-            break;
-        if (result == READ_CORRUPT) {
-            if (PyList_GET_SIZE(list))
-                break; /* what came before is good; the next poll raises */
-            Py_DECREF(list);
-            return raise_corrupt(self, &record);
-        }
-        PyObject *message = make_message(self, &record);
-        int appended = message ? PyList_Append(list, message) : -1;
-        Py_XDECREF(message);
-        if (appended < 0) {
-            Py_DECREF(list);
-            return NULL;
-        }
-        if (record.header.kind == KIND_OVERFLOW)
-            break; /* stays the next one until step() */
-        reader_move(&ring, &record);
-        ring.stats.records++;
-        ring.stats.bytes += record.header.length;
-        if (record.header.kind == KIND_CLOSE) {
-            ring.closed = true;
-            break;
-        }
-    }
-    self->ring = ring;
-    reader_release(&self->ring);
-    if (PyList_GET_SIZE(list) == 0)
-        reader_check_closed(&self->ring);
-    return list;
-}
-
-static PyObject *ring_reader_step(RingReaderObject *self, PyObject *Py_UNUSED(ignored))
-{
-    if (mapping_is_forked(&self->map))
-        return NULL;
-    struct ring_reader ring = self->ring;
-    struct read_record record;
-    uint64_t head = ring.position;
-    enum read_result result = reader_next(&ring, &head, &record);
-    if (result == READ_CORRUPT)
-        return raise_corrupt(self, &record);
-    if (result != READ_RECORD || record.header.kind != KIND_OVERFLOW)
-        return PyErr_Format(PyExc_RuntimeError, "step() passes over an OVERFLOW record that poll() returned last");
-    reader_move(&ring, &record);
-    ring.stats.records++;
-    self->ring = ring;
-    reader_release(&self->ring);
-    Py_RETURN_NONE;
-}
-
 static PyObject *ring_reader_ready(RingReaderObject *self, PyObject *Py_UNUSED(ignored))
 {
     return mapping_is_forked(&self->map) ? NULL : PyBool_FromLong(reader_ready(&self->ring));
@@ -176,7 +79,41 @@ static PyObject *ring_reader_ready(RingReaderObject *self, PyObject *Py_UNUSED(i
 static PyObject *ring_reader_counters(RingReaderObject *self, PyObject *Py_UNUSED(ignored))
 {
     const struct reader_stats *s = &self->ring.stats;
-    return Py_BuildValue("KKKK", s->records, s->bytes, s->skipped, s->wakes_sent);
+    return Py_BuildValue("KKKKKK", s->records, s->bytes, s->skipped, s->wakes_sent, s->spilled, s->detaches);
+}
+
+static PyObject *ring_reader_took(RingReaderObject *self, PyObject *const *args, Py_ssize_t given,
+                                  PyObject *keywords)
+{
+    static const char *const names[] = {"records", "size_bytes", NULL};
+    PyObject *out[2];
+    uint64_t records, size;
+    if (mapping_is_forked(&self->map) || take_arguments("took", names, 2, args, given, keywords, out) < 0 ||
+        take_unsigned(out[0], "records", INT64_MAX, &records) < 0 ||
+        take_unsigned(out[1], "size_bytes", INT64_MAX, &size) < 0)
+        return NULL;
+    reader_took(&self->ring, records, size);
+    Py_RETURN_NONE;
+}
+
+static PyObject *ring_reader_attach(RingReaderObject *self, PyObject *const *args, Py_ssize_t given,
+                                    PyObject *keywords)
+{
+    static const char *const names[] = {"position", "seq", NULL};
+    PyObject *out[2];
+    uint64_t position, seq;
+    if (!reader_may_read(self) || take_arguments("attach", names, 2, args, given, keywords, out) < 0 ||
+        take_unsigned(out[0], "position", UINT64_MAX, &position) < 0 ||
+        take_unsigned(out[1], "seq", UINT64_MAX, &seq) < 0)
+        return NULL;
+    if (!self->ring.detached || position <= self->ring.position || position % RING_ALIGN)
+        return PyErr_Format(self->state->ring_corrupt,
+                            "ring of epoch %llu, reader slot %d, position %llu: a notice to go on at %llu makes no "
+                            "sense here",
+                            (unsigned long long)self->ring.header->epoch, self->ring.slot,
+                            (unsigned long long)self->ring.position, (unsigned long long)position);
+    reader_attach(&self->ring, position, seq);
+    Py_RETURN_NONE;
 }
 
 static PyObject *get_head(RingReaderObject *self, void *Py_UNUSED(closure))
@@ -189,12 +126,36 @@ static PyObject *get_epoch(RingReaderObject *self, void *Py_UNUSED(closure))
     return mapping_is_forked(&self->map) ? NULL : PyLong_FromUnsignedLongLong(self->ring.header->epoch);
 }
 
+static PyObject *get_writer_bell_slot(RingReaderObject *self, void *Py_UNUSED(closure))
+{
+    if (mapping_is_forked(&self->map))
+        return NULL;
+    uint32_t slot = self->ring.header->writer_bell_slot;
+    return PyLong_FromLong(slot == UINT32_MAX ? -1 : (long)slot);
+}
+
 static PyMethodDef methods[] = {
     METHOD("poll", ring_reader_poll, METH_FASTCALL | METH_KEYWORDS,
            "poll(max_records=256) -> list[Message]\n\nThe next records for this reader, copied out; their space is free "
-           "then. An OVERFLOW record ends the list\nand comes again until step(); CLOSE is the last one ever. RingCorrupt "
-           "after all good records were returned."),
-    METHOD("step", ring_reader_step, METH_NOARGS, "step()\n\nPass over the OVERFLOW record that poll() returned last."),
+           "then. An OVERFLOW record ends the list\nand comes again until step(); CLOSE is the last one ever. Nothing "
+           "while detached. RingCorrupt after all good\nrecords were returned."),
+    METHOD("poll_payloads", ring_reader_poll_payloads, METH_FASTCALL | METH_KEYWORDS,
+           "poll_payloads(max_records=256) -> list[bytes]\n\nThe same without the Message around each; ends before an "
+           "OVERFLOW record, which poll() returns."),
+    METHOD("poll_into", ring_reader_poll_into, METH_FASTCALL | METH_KEYWORDS,
+           "poll_into(buffer, record_bytes) -> int\n\nPayloads of equal size, one after another into a writable buffer: "
+           "no object for each. How many; ends before\nan OVERFLOW record, and before one of another size, which is a "
+           "ValueError when it is the first."),
+    METHOD("step", ring_reader_step, METH_NOARGS,
+           "step() -> bool\n\nPass over the OVERFLOW record that poll() returned last. False: we are detached, and it "
+           "comes again by link."),
+    METHOD("view", ring_reader_view, METH_NOARGS,
+           "view() -> RecordView | None\n\nThe next record in place: its space is kept until the view ends. None if "
+           "there is none, or if it is no\nDATA record, which poll() takes."),
+    METHOD("attach", ring_reader_attach, METH_FASTCALL | METH_KEYWORDS,
+           "attach(position, seq)\n\nThe writer's notice: the records sent over the link end here, go on in the ring."),
+    METHOD("took", ring_reader_took, METH_FASTCALL | METH_KEYWORDS,
+           "took(records, size_bytes)\n\nTell the writer that so much more from the link has been delivered."),
     METHOD("ready", ring_reader_ready, METH_NOARGS, "ready() -> bool\n\nWhether a poll would have something to do."),
     METHOD("counters", ring_reader_counters, METH_NOARGS, "counters() -> tuple\n\nThe fields of ReaderStatistics."),
     {NULL, NULL, 0, NULL},
@@ -204,6 +165,8 @@ static PyMemberDef members[] = {
     {"slot", T_INT, offsetof(RingReaderObject, ring.slot), READONLY, PyDoc_STR("Our bit in masks.")},
     {"capacity", T_ULONGLONG, offsetof(RingReaderObject, ring.capacity), READONLY, PyDoc_STR("Bytes of records.")},
     {"position", T_ULONGLONG, offsetof(RingReaderObject, ring.position), READONLY, PyDoc_STR("Bytes consumed.")},
+    {"detached", T_BOOL, offsetof(RingReaderObject, ring.detached), READONLY,
+     PyDoc_STR("The writer took us out of the ring for lagging: records come over the link until attach().")},
     {"closed", T_BOOL, offsetof(RingReaderObject, ring.closed), READONLY,
      PyDoc_STR("The writer has closed and everything before was returned.")},
     {"blocked", T_BOOL, offsetof(RingReaderObject, ring.blocked), 0,
@@ -213,6 +176,8 @@ static PyMemberDef members[] = {
 
 static PyGetSetDef properties[] = {
     {"head", (getter)get_head, NULL, PyDoc_STR("Bytes published by the writer, at this moment."), NULL},
+    {"writer_bell_slot", (getter)get_writer_bell_slot, NULL,
+     PyDoc_STR("The writer's place on the board; -1 if it has no doorbell."), NULL},
     {"epoch", (getter)get_epoch, NULL, PyDoc_STR("Which life of its writer this ring belongs to."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

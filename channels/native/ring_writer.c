@@ -3,8 +3,6 @@
 
 #include <sys/random.h>
 
-#define STACK_PARTS 16
-
 static PyObject *ring_writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"fd", "own_bell", "epoch", NULL};
@@ -123,178 +121,72 @@ static PyObject *ring_writer_evict(RingWriterObject *self, PyObject *number)
     Py_RETURN_NONE;
 }
 
-/* ---- sending ---- */
+/* ---- spill ---- */
 
-static bool may_send(RingWriterObject *self, Py_ssize_t size)
+/* Every record from the cursor on that was addressed to the slot, as Messages; NULL with an exception set. */
+static PyObject *records_for(RingWriterObject *self, int slot, uint64_t cursor)
 {
-    if (mapping_is_forked(&self->map))
-        return false;
-    if (self->ring.closed) {
-        PyErr_SetString(PyExc_ValueError, "the ring is closed");
-        return false;
+    PyObject *list = PyList_New(0);
+    struct ring_record header;
+    const unsigned char *payload;
+    while (list && writer_reread(&self->ring, &cursor, &header, &payload)) {
+        if (header.kind == KIND_PAD || !(header.dest_mask >> slot & 1))
+            continue;
+        PyObject *message = make_message(self->state, &header, payload);
+        if (!message || PyList_Append(list, message) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(message);
     }
-    if (size > (Py_ssize_t)self->ring.header->max_inline) {
-        PyErr_Format(PyExc_ValueError, "a payload of %zd bytes is larger than max_inline, %u: it must overflow", size,
-                     self->ring.header->max_inline);
-        return false;
-    }
-    return true;
+    return list;
 }
 
-static int take_type(PyObject *number, uint16_t *out)
+static PyObject *ring_writer_detach(RingWriterObject *self, PyObject *const *args, Py_ssize_t given,
+                                    PyObject *keywords)
 {
-    uint64_t type = 0;
-    if (number && take_unsigned(number, "type", UINT16_MAX, &type) < 0)
-        return -1;
-    *out = (uint16_t)type;
-    return 0;
+    static const char *const names[] = {"slot", "position", NULL};
+    PyObject *out[2];
+    uint64_t position, cursor;
+    int slot;
+    if (take_arguments("detach", names, 2, args, given, keywords, out) < 0 || (slot = active_slot(self, out[0])) < 0 ||
+        take_unsigned(out[1], "position", self->ring.position, &position) < 0 || !writer_may_send(self, 0))
+        return NULL;
+    if (!(self->ring.attached >> slot & 1) || writer_detach(&self->ring, slot, position, &cursor) != DETACH_DONE)
+        Py_RETURN_NONE;
+    PyObject *records = records_for(self, slot, cursor);
+    if (!records)
+        writer_attach(&self->ring, slot, cursor); /* nothing was reused yet: as if nothing had happened */
+    return records;
 }
 
-static PyObject *ring_writer_try_send(RingWriterObject *self, PyObject *const *args, Py_ssize_t given,
-                                      PyObject *keywords)
+static PyObject *ring_writer_attach(RingWriterObject *self, PyObject *number)
 {
-    static const char *const names[] = {"payload", "mask", "type", "kind", NULL};
-    PyObject *out[4];
-    uint64_t mask, kind = KIND_DATA;
-    uint16_t type;
-    if (take_arguments("try_send", names, 2, args, given, keywords, out) < 0 ||
-        take_unsigned(out[1], "mask", UINT64_MAX, &mask) < 0 || take_type(out[2], &type) < 0 ||
-        (out[3] && take_unsigned(out[3], "kind (DATA or OVERFLOW)", KIND_OVERFLOW, &kind) < 0))
+    int slot = active_slot(self, number);
+    if (slot < 0)
         return NULL;
-    Py_buffer view = {.obj = NULL};
-    const void *bytes;
-    Py_ssize_t size;
-    if (PyBytes_CheckExact(out[0])) {
-        bytes = PyBytes_AS_STRING(out[0]);
-        size = PyBytes_GET_SIZE(out[0]);
-    } else {
-        if (PyObject_GetBuffer(out[0], &view, PyBUF_SIMPLE) < 0)
-            return NULL;
-        bytes = view.buf;
-        size = view.len;
-    }
-    PyObject *result = NULL;
-    if (may_send(self, size)) {
-        unsigned char *place = writer_begin(&self->ring, (uint32_t)size, (uint8_t)kind, type, mask);
-        if (place) {
-            memcpy(place, bytes, (size_t)size);
-            writer_commit(&self->ring, (uint32_t)size, (uint8_t)kind, mask);
-        }
-        result = Py_NewRef(place ? Py_True : Py_False);
-    }
-    PyBuffer_Release(&view);
-    return result;
+    if (self->ring.attached >> slot & 1)
+        return PyErr_Format(PyExc_ValueError, "the reader in slot %d is attached", slot);
+    writer_attach(&self->ring, slot, self->ring.position);
+    return Py_BuildValue("KK", self->ring.position, self->ring.seq);
 }
 
-static PyObject *send_views(RingWriterObject *self, const Py_buffer *views, Py_ssize_t count, uint64_t mask,
-                            uint16_t type)
+static PyObject *ring_writer_taken(RingWriterObject *self, PyObject *number)
 {
-    Py_ssize_t size = 0;
-    for (Py_ssize_t i = 0; i < count; i++)
-        size += views[i].len;
-    if (!may_send(self, size))
+    int slot = active_slot(self, number);
+    if (slot < 0)
         return NULL;
-    unsigned char *place = writer_begin(&self->ring, (uint32_t)size, KIND_DATA, type, mask);
-    if (!place)
-        Py_RETURN_FALSE;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        memcpy(place, views[i].buf, (size_t)views[i].len);
-        place += views[i].len;
-    }
-    writer_commit(&self->ring, (uint32_t)size, KIND_DATA, mask);
-    Py_RETURN_TRUE;
-}
-
-static PyObject *ring_writer_try_send_parts(RingWriterObject *self, PyObject *const *args, Py_ssize_t given,
-                                            PyObject *keywords)
-{
-    static const char *const names[] = {"parts", "mask", "type", NULL};
-    PyObject *out[3];
-    uint64_t mask;
-    uint16_t type;
-    if (take_arguments("try_send_parts", names, 2, args, given, keywords, out) < 0 ||
-        take_unsigned(out[1], "mask", UINT64_MAX, &mask) < 0 || take_type(out[2], &type) < 0)
-        return NULL;
-    PyObject *parts = PySequence_Tuple(out[0]), *result = NULL;
-    if (!parts)
-        return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(parts), opened = 0;
-    Py_buffer few[STACK_PARTS], *views = few;
-    if (count > STACK_PARTS && !(views = PyMem_Calloc((size_t)count, sizeof *views))) {
-        Py_DECREF(parts);
-        return PyErr_NoMemory();
-    }
-    while (opened < count && PyObject_GetBuffer(PyTuple_GET_ITEM(parts, opened), &views[opened], PyBUF_SIMPLE) == 0)
-        opened++;
-    if (opened == count)
-        result = send_views(self, views, count, mask, type);
-    while (opened > 0)
-        PyBuffer_Release(&views[--opened]);
-    if (views != few)
-        PyMem_Free(views);
-    Py_DECREF(parts);
-    return result;
-}
-
-static PyObject *ring_writer_make_room(RingWriterObject *self, PyObject *number)
-{
-    uint64_t size;
-    if (take_unsigned(number, "size", INT64_MAX, &size) < 0 || !may_send(self, (Py_ssize_t)size))
-        return NULL;
-    uint64_t span = record_span(size);
-    return PyBool_FromLong(writer_room(&self->ring, writer_padding(&self->ring, span) + span));
-}
-
-static PyObject *ring_writer_await_any(RingWriterObject *self, PyObject *sequence)
-{
-    if (mapping_is_forked(&self->map))
-        return NULL;
-    PyObject *pairs = PySequence_Tuple(sequence);
-    if (!pairs)
-        return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(pairs);
-    struct cursor_condition conditions[WRITER_MAX_CONDITIONS];
-    if (count == 0 || count > WRITER_MAX_CONDITIONS) {
-        PyErr_Format(PyExc_ValueError, "%zd conditions: give 1 to %d", count, WRITER_MAX_CONDITIONS);
-        goto fail;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *pair = PyTuple_GET_ITEM(pairs, i);
-        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            PyErr_SetString(PyExc_TypeError, "a condition is a pair (position, mask)");
-            goto fail;
-        }
-        if (take_unsigned(PyTuple_GET_ITEM(pair, 0), "position", self->ring.position, &conditions[i].position) < 0 ||
-            take_unsigned(PyTuple_GET_ITEM(pair, 1), "mask", UINT64_MAX, &conditions[i].mask) < 0)
-            goto fail;
-    }
-    memcpy(self->ring.conditions, conditions, (size_t)count * sizeof *conditions);
-    self->ring.condition_count = (int)count;
-    Py_DECREF(pairs);
-    return PyBool_FromLong(writer_await(&self->ring));
-fail:
-    Py_DECREF(pairs);
-    return NULL;
-}
-
-static PyObject *ring_writer_flush(RingWriterObject *self, PyObject *Py_UNUSED(ignored))
-{
-    if (mapping_is_forked(&self->map))
-        return NULL;
-    return PyLong_FromLong(writer_flush(&self->ring));
-}
-
-static PyObject *ring_writer_space_ready(RingWriterObject *self, PyObject *Py_UNUSED(ignored))
-{
-    if (mapping_is_forked(&self->map))
-        return NULL;
-    return PyBool_FromLong(!writer_waits(&self->ring) || writer_take_wait(&self->ring));
+    const struct ring_reader_line *line = &self->ring.header->readers[slot];
+    uint64_t records = LOAD_ACQUIRE(&line->taken_records);
+    return Py_BuildValue("KK", records, LOAD_RELAXED(&line->taken_bytes));
 }
 
 static PyObject *ring_writer_close(RingWriterObject *self, PyObject *Py_UNUSED(ignored))
 {
     if (mapping_is_forked(&self->map))
         return NULL;
+    if (self->ring.reserved) {
+        PyErr_SetString(PyExc_RuntimeError, "a reserved record is being built: commit or cancel it first");
+        return NULL;
+    }
     writer_close(&self->ring);
     Py_RETURN_NONE;
 }
@@ -307,6 +199,14 @@ static PyObject *ring_writer_lag(RingWriterObject *self, PyObject *number)
     if (slot < 0)
         return NULL;
     return PyLong_FromUnsignedLongLong(self->ring.position - writer_min_cursor(&self->ring, 1ull << slot));
+}
+
+static PyObject *ring_writer_laggards(RingWriterObject *self, PyObject *number)
+{
+    uint64_t position;
+    if (mapping_is_forked(&self->map) || take_unsigned(number, "position", UINT64_MAX, &position) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(writer_laggards(&self->ring, position));
 }
 
 static PyObject *ring_writer_min_cursor(RingWriterObject *self, PyObject *const *args, Py_ssize_t given,
@@ -328,8 +228,22 @@ static PyObject *ring_writer_counters(RingWriterObject *self, PyObject *Py_UNUSE
     writer_refresh(&self->ring);
     writer_publish_stats(&self->ring);
     const struct writer_stats *s = &self->ring.stats;
-    return Py_BuildValue("KKKKKKKKK", s->records, s->bytes, s->full_waits, s->overflows, s->wakes_sent,
-                         s->wakes_suppressed, s->evictions, s->depth_bytes, s->peak_bytes);
+    return Py_BuildValue("KKKKKKKKKKKK", s->records, s->bytes, s->full_waits, s->overflows, s->wakes_sent,
+                         s->wakes_suppressed, s->evictions, s->depth_bytes, s->depth_records, s->peak_bytes,
+                         s->peak_records, s->detaches);
+}
+
+static PyObject *ring_writer_reader_lag(RingWriterObject *self, PyObject *number)
+{
+    int slot = active_slot(self, number);
+    if (slot < 0)
+        return NULL;
+    writer_refresh(&self->ring);
+    int64_t since = self->ring.lags_since_ns[slot];
+    uint64_t lag = self->ring.position - writer_cursor(&self->ring, slot);
+    return Py_BuildValue("KKdI", lag, lag ? writer_lag_records(&self->ring, slot) : 0,
+                         lag && since ? (double)(coarse_now_ns() - since) * 1e-9 : 0.0,
+                         self->ring.header->readers[slot].bell_slot);
 }
 
 static PyObject *get_max_inline(RingWriterObject *self, void *Py_UNUSED(closure))
@@ -355,12 +269,34 @@ static PyMethodDef methods[] = {
            "Tell it slot, position and\nepoch. ReaderLimit if all 64 slots are taken."),
     METHOD("evict", ring_writer_evict, METH_O,
            "evict(slot)\n\nForget a reader. Only on proof of its death: a living one would read torn records."),
+    METHOD("detach", ring_writer_detach, METH_FASTCALL | METH_KEYWORDS,
+           "detach(slot, position) -> list[Message] | None\n\nTake the ring away from a reader that has not come to the "
+           "position: its unread records, which must now\nreach it over its link. None: it stays attached, for it has a "
+           "view open or has come there."),
+    METHOD("attach", ring_writer_attach, METH_O,
+           "attach(slot) -> (position, seq)\n\nA detached reader's next record is the next one sent: tell it both over "
+           "its link, behind its records."),
+    METHOD("taken", ring_writer_taken, METH_O,
+           "taken(slot) -> (records, bytes)\n\nWhat this reader has taken from its link since it was admitted."),
     METHOD("try_send", ring_writer_try_send, METH_FASTCALL | METH_KEYWORDS,
            "try_send(payload, mask, type=0, kind=DATA) -> bool\n\nPublish one record for the readers in mask; flush() "
            "rings them. False: the ring is full, every reader that\nholds the space was rung, and own_bell is rung when a "
            "retry is worth while."),
     METHOD("try_send_parts", ring_writer_try_send_parts, METH_FASTCALL | METH_KEYWORDS,
            "try_send_parts(parts, mask, type=0) -> bool\n\nThe same with several buffers, which become one payload."),
+    METHOD("send_many", ring_writer_send_many, METH_FASTCALL | METH_KEYWORDS,
+           "send_many(payloads, mask, type=0) -> int\n\nPublish a record for each payload, in order, until one does not "
+           "fit; how many were. An error of the first\nis raised, one of a later payload ends the batch before it."),
+    METHOD("send_records", ring_writer_send_records, METH_FASTCALL | METH_KEYWORDS,
+           "send_records(data, record_bytes, mask, type=0) -> int\n\nThe same for equal payloads that lie one after "
+           "another in a buffer: no object for each."),
+    METHOD("reserve", ring_writer_reserve, METH_FASTCALL | METH_KEYWORDS,
+           "reserve(size, mask, type=0) -> Reservation | None\n\nBuild a record in place; nothing is visible before its "
+           "commit(). None: the ring is full, as with try_send.\nWhile it is open, nothing else can be sent."),
+    METHOD("required", ring_writer_required, METH_O,
+           "required(size) -> int\n\nThe position that all readers must have reached before a payload of that size fits."),
+    METHOD("laggards", ring_writer_laggards, METH_O,
+           "laggards(position) -> int\n\nMask of the attached readers that have not come to the position."),
     METHOD("make_room", ring_writer_make_room, METH_O,
            "make_room(size) -> bool\n\nWhether a payload of that size goes in now; if not, as if it had been refused."),
     METHOD("await_any", ring_writer_await_any, METH_O,
@@ -372,6 +308,10 @@ static PyMethodDef methods[] = {
            "space_ready() -> bool\n\nWhether refused sends may be tried again; True when none waits."),
     METHOD("close", ring_writer_close, METH_NOARGS, "close()\n\nTell all readers that nothing will follow."),
     METHOD("lag", ring_writer_lag, METH_O, "lag(slot) -> int\n\nBytes that this reader has not consumed."),
+    METHOD("reader_lag", ring_writer_reader_lag, METH_O,
+           "reader_lag(slot) -> (bytes, records, age_s, bell_slot)\n\nWhat a reader has not consumed (records: padding "
+           "and those of others included), and how long it was seen\nto stand there: at least, for the writer looks once "
+           "a lap and when the ring is full."),
     METHOD("min_cursor", ring_writer_min_cursor, METH_FASTCALL | METH_KEYWORDS,
            "min_cursor(mask=all) -> int\n\nUp to where all readers in mask have consumed; the position if there are none."),
     METHOD("counters", ring_writer_counters, METH_NOARGS, "counters() -> tuple\n\nThe fields of RingStatistics."),
@@ -384,6 +324,9 @@ static PyMemberDef members[] = {
      PyDoc_STR("Bytes ever published: where the next record begins.")},
     {"head", T_ULONGLONG, offsetof(RingWriterObject, ring.position), READONLY, PyDoc_STR("The commit word: position.")},
     {"readers", T_ULONGLONG, offsetof(RingWriterObject, ring.active), READONLY, PyDoc_STR("Mask of the admitted.")},
+    {"attached", T_ULONGLONG, offsetof(RingWriterObject, ring.attached), READONLY,
+     PyDoc_STR("Mask of those who read the ring; the others' records must take another way.")},
+    {"seq", T_ULONGLONG, offsetof(RingWriterObject, ring.seq), READONLY, PyDoc_STR("Number of the next record.")},
     {"closed", T_BOOL, offsetof(RingWriterObject, ring.closed), READONLY, PyDoc_STR("close() was called.")},
     {NULL, 0, 0, 0, NULL},
 };

@@ -2,12 +2,16 @@
 #ifndef RINGCAST_WRITER_H
 #define RINGCAST_WRITER_H
 
+#include <time.h>
+
 #include "ring.h"
 
 #define WRITER_MAX_CONDITIONS 64
 
 struct writer_stats {
-    uint64_t records, bytes, full_waits, overflows, wakes_sent, wakes_suppressed, evictions, depth_bytes, peak_bytes;
+    uint64_t records, bytes, full_waits, overflows, wakes_sent, wakes_suppressed, evictions;
+    uint64_t depth_bytes, depth_records, peak_bytes, peak_records;
+    uint64_t detaches;
 };
 
 _Static_assert(sizeof(struct writer_stats) == sizeof(((struct ring_header *)0)->stats), "layout");
@@ -26,6 +30,7 @@ struct ring_writer {
     uint64_t seq;        /* of the next record */
     uint64_t min_cached; /* a lower bound of all cursors */
     uint64_t active;     /* bit per admitted reader */
+    uint64_t attached;   /* those of them who read the ring; the others' records take another way */
     uint64_t dirty;      /* readers addressed since the last flush */
     struct bell *bells[RING_MAX_READERS];
 
@@ -34,7 +39,12 @@ struct ring_writer {
     struct cursor_condition conditions[WRITER_MAX_CONDITIONS];
     int condition_count;
 
+    /* What the last looks saw of each cursor, and when it was first seen to lag there: for reports only. */
+    uint64_t seen_cursor[RING_MAX_READERS];
+    int64_t lags_since_ns[RING_MAX_READERS]; /* 0: it did not lag */
+
     bool closed;
+    bool reserved; /* a record is being built in place */
     struct writer_stats stats;
 };
 
@@ -58,26 +68,68 @@ static inline void writer_init(struct ring_writer *writer, void *base, uint64_t 
     STORE_RELEASE(&header->magic, RING_MAGIC);
 }
 
-/* The slowest cursor of the readers in the mask; the position if there is none. Acquire: what the reader copied out
- * happened before, so its bytes may be overwritten. */
+/* Acquire: what the reader copied out happened before, so its bytes may be overwritten. */
+static inline uint64_t writer_cursor(const struct ring_writer *writer, int slot)
+{
+    return LOAD_ACQUIRE(&writer->header->readers[slot].cursor) & ~(uint64_t)CURSOR_FLAGS;
+}
+
+/* The slowest cursor of the attached readers in the mask; the position if there is none. */
 static inline uint64_t writer_min_cursor(const struct ring_writer *writer, uint64_t mask)
 {
     uint64_t lag = 0;
-    for (uint64_t left = mask & writer->active; left; left &= left - 1) {
-        uint64_t cursor = LOAD_ACQUIRE(&writer->header->readers[__builtin_ctzll(left)].cursor);
+    for (uint64_t left = mask & writer->attached; left; left &= left - 1) {
+        uint64_t cursor = writer_cursor(writer, __builtin_ctzll(left));
         if (writer->position - cursor > lag)
             lag = writer->position - cursor;
     }
     return writer->position - lag;
 }
 
+static inline int64_t coarse_now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    return time.tv_sec * 1000000000ll + time.tv_nsec;
+}
+
+/* Records that the reader has not consumed, padding included; a moment old. */
+static inline uint64_t writer_lag_records(const struct ring_writer *writer, int slot)
+{
+    uint64_t seen = LOAD_RELAXED(&writer->header->readers[slot].seq_seen);
+    return writer->seq > seen ? writer->seq - seen : 0;
+}
+
 /* Look at all cursors anew; the depth is exact at this moment. */
 static inline void writer_refresh(struct ring_writer *writer)
 {
-    writer->min_cached = writer_min_cursor(writer, ~0ull);
-    writer->stats.depth_bytes = writer->position - writer->min_cached;
-    if (writer->stats.depth_bytes > writer->stats.peak_bytes)
-        writer->stats.peak_bytes = writer->stats.depth_bytes;
+    struct writer_stats *stats = &writer->stats;
+    uint64_t lag = 0;
+    int laggard = -1;
+    int64_t now_ns = 0;
+    for (uint64_t left = writer->attached; left; left &= left - 1) {
+        int slot = __builtin_ctzll(left);
+        uint64_t cursor = writer_cursor(writer, slot);
+        if (cursor == writer->position) {
+            writer->lags_since_ns[slot] = 0;
+        } else if (cursor != writer->seen_cursor[slot] || !writer->lags_since_ns[slot]) {
+            if (!now_ns)
+                now_ns = coarse_now_ns();
+            writer->lags_since_ns[slot] = now_ns;
+        }
+        writer->seen_cursor[slot] = cursor;
+        if (writer->position - cursor > lag) {
+            lag = writer->position - cursor;
+            laggard = slot;
+        }
+    }
+    writer->min_cached = writer->position - lag;
+    stats->depth_bytes = lag;
+    stats->depth_records = laggard < 0 ? 0 : writer_lag_records(writer, laggard);
+    if (stats->depth_bytes > stats->peak_bytes)
+        stats->peak_bytes = stats->depth_bytes;
+    if (stats->depth_records > stats->peak_records)
+        stats->peak_records = stats->depth_records;
 }
 
 /* Ring each reader of the mask. A seq_cst fence must precede. */
@@ -93,15 +145,23 @@ static inline int writer_ring(struct ring_writer *writer, uint64_t mask)
     return calls;
 }
 
+/* The attached readers whose cursor is before the position. */
 static inline uint64_t writer_laggards(const struct ring_writer *writer, uint64_t position)
 {
     uint64_t mask = 0;
-    for (uint64_t left = writer->active; left; left &= left - 1) {
+    for (uint64_t left = writer->attached; left; left &= left - 1) {
         int slot = __builtin_ctzll(left);
-        if (LOAD_RELAXED(&writer->header->readers[slot].cursor) < position)
+        if (writer_cursor(writer, slot) < position)
             mask |= 1ull << slot;
     }
     return mask;
+}
+
+/* Publish everything up to the last writer_end. */
+static inline void writer_publish(struct ring_writer *writer)
+{
+    STORE_RELAXED(&writer->header->count, writer->seq);
+    STORE_RELEASE(&writer->header->head, writer->position); /* the commit point */
 }
 
 static inline void writer_publish_stats(struct ring_writer *writer)
@@ -173,6 +233,7 @@ static inline bool writer_room(struct ring_writer *writer, uint64_t needed)
     if (writer->position + needed - writer->min_cached <= writer->capacity)
         return true;
 
+    writer_publish(writer); /* a batch under way: what the readers rung below shall see */
     uint64_t required = writer->position + needed - writer->capacity;
     uint64_t wanted = required + writer->capacity / 4; /* hysteresis: not one wake-up a record */
     if (wanted > writer->position)
@@ -224,7 +285,7 @@ static inline uint64_t writer_padding(const struct ring_writer *writer, uint64_t
 static inline unsigned char *writer_put_header(struct ring_writer *writer, uint64_t position, struct ring_record header)
 {
     unsigned char *place = writer->data + (position & (writer->capacity - 1));
-    memcpy(place, &header, sizeof header);
+    ring_copy(place, &header, sizeof header);
     return place + sizeof header;
 }
 
@@ -244,16 +305,21 @@ static inline unsigned char *writer_begin(struct ring_writer *writer, uint32_t l
     return writer_put_header(writer, writer->position + padding, header);
 }
 
-/* Publish the record that was begun with the same length. */
-static inline void writer_commit(struct ring_writer *writer, uint32_t length, uint8_t kind, uint64_t dest_mask)
+/* The record that was begun is complete, behind so much padding; the next one follows it. Nobody sees it yet. */
+static inline void writer_end(struct ring_writer *writer, uint64_t padding, uint32_t length, uint8_t kind,
+                              uint64_t dest_mask)
 {
-    uint64_t span = record_span(length), padding = writer_padding(writer, span);
-    writer->position += padding + span;
+    writer->position += padding + record_span(length);
     writer->seq += padding ? 2 : 1;
     writer->stats.overflows += kind == KIND_OVERFLOW;
-    writer->dirty |= dest_mask & writer->active;
-    STORE_RELAXED(&writer->header->count, writer->seq);
-    STORE_RELEASE(&writer->header->head, writer->position); /* the commit point */
+    writer->dirty |= dest_mask & writer->attached;
+}
+
+/* End and publish the record that was begun with that length. */
+static inline void writer_commit(struct ring_writer *writer, uint32_t length, uint8_t kind, uint64_t dest_mask)
+{
+    writer_end(writer, writer_padding(writer, record_span(length)), length, kind, dest_mask);
+    writer_publish(writer);
 }
 
 /* Ring the addressed readers that sleep, and readers who lag so far behind that the ring may fill up. One fence for
@@ -283,6 +349,9 @@ static inline int writer_admit(struct ring_writer *writer, struct bell *bell, ui
         return -1;
     int slot = __builtin_ctzll(~writer->active);
     struct ring_reader_line *line = &writer->header->readers[slot];
+    STORE_RELAXED(&line->taken_records, 0);
+    STORE_RELAXED(&line->taken_bytes, 0);
+    STORE_RELAXED(&line->seq_seen, writer->seq);
     STORE_RELAXED(&line->cursor, writer->position);
     line->join_position = writer->position;
     line->join_seq = writer->seq;
@@ -291,6 +360,9 @@ static inline int writer_admit(struct ring_writer *writer, struct bell *bell, ui
     STORE_RELEASE(&line->gen_state, (generation + 1) << 8 | SLOT_ACTIVE);
     writer->bells[slot] = bell;
     writer->active |= 1ull << slot;
+    writer->attached |= 1ull << slot;
+    writer->seen_cursor[slot] = writer->position;
+    writer->lags_since_ns[slot] = 0;
     return slot;
 }
 
@@ -300,10 +372,62 @@ static inline void writer_evict(struct ring_writer *writer, int slot)
     uint64_t bit = 1ull << slot;
     STORE_RELAXED(&line->gen_state, (LOAD_RELAXED(&line->gen_state) & ~0xFFull) | SLOT_FREE);
     writer->active &= ~bit;
+    writer->attached &= ~bit;
     writer->dirty &= ~bit;
     writer->bells[slot] = NULL;
     writer->stats.evictions++;
     writer_refresh(writer);
+}
+
+/* ---- spill: docs/channels.md, section 4 ---- */
+
+enum detach_result { DETACH_DONE, DETACH_PINNED, DETACH_MOVED };
+
+/* Take the bytes from its cursor on away from a reader that is still before `needed`, so that they may be reused once
+ * the caller has saved the records from `*cursor` to the position. DETACH_PINNED: it has a view open, which forbids it.
+ * DETACH_MOVED: it is not in the way any more. */
+static inline enum detach_result writer_detach(struct ring_writer *writer, int slot, uint64_t needed, uint64_t *cursor)
+{
+    uint64_t *word = &writer->header->readers[slot].cursor;
+    uint64_t seen = LOAD_ACQUIRE(word);
+    do {
+        if ((seen & ~(uint64_t)CURSOR_FLAGS) >= needed)
+            return DETACH_MOVED;
+        if (seen & CURSOR_PINNED)
+            return DETACH_PINNED;
+        /* Acquire: the loads of every read that the reader's own swaps validated happened before our overwrites. */
+    } while (!__atomic_compare_exchange_n(word, &seen, seen | CURSOR_DETACHED, false, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE));
+    *cursor = seen;
+    writer->attached &= ~(1ull << slot);
+    writer->dirty &= ~(1ull << slot);
+    writer->stats.detaches++;
+    return DETACH_DONE;
+}
+
+/* Let a detached reader go on at the position (or, before any of its bytes was reused, at its old cursor): only then
+ * tell it, over the link. */
+static inline void writer_attach(struct ring_writer *writer, int slot, uint64_t cursor)
+{
+    STORE_RELEASE(&writer->header->readers[slot].cursor, cursor);
+    writer->attached |= 1ull << slot;
+    writer->seen_cursor[slot] = cursor;
+    writer->lags_since_ns[slot] = 0;
+    if (cursor < writer->min_cached)
+        writer->min_cached = cursor;
+}
+
+/* One of our own records, at `*cursor`, which moves on; false at the position. */
+static inline bool writer_reread(const struct ring_writer *writer, uint64_t *cursor, struct ring_record *header,
+                                 const unsigned char **payload)
+{
+    if (*cursor == writer->position)
+        return false;
+    const unsigned char *place = writer->data + (*cursor & (writer->capacity - 1));
+    ring_copy(header, place, sizeof *header);
+    *payload = place + RING_RECORD_BYTES;
+    *cursor += record_span(header->length);
+    return true;
 }
 
 /* Say that nothing will follow: by a last record if there is room, and by the state word in any case. */

@@ -1,8 +1,8 @@
 """The table of cosines and sines for rotary position embedding, as HF computes it for each kind of scaling.
 
-HF changes the frequencies of "dynamic" and "longrope" with the length of the sequence at hand, which contradicts the keys
-that a cache holds already. Here they are chosen once, by the context that the worker serves: up to the original context
-they are the unscaled ones, beyond it those that HF takes for a sequence of the full length.
+HF changes the frequencies of "dynamic" and "longrope" with the length of the sequence at hand, against which the keys
+that are cached already would be wrong. Here they are chosen once, by the context that the worker serves: up to the
+original context they are the unscaled ones, beyond it those that HF takes for a sequence of the full length.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _linear(rope: RopeConfig, num_positions: int) -> Tensor:
 
 
 def _dynamic(rope: RopeConfig, num_positions: int) -> Tensor:
-    """"Dynamic NTK": theta grows with the context."""
+    """ "Dynamic NTK": theta grows with the context."""
     length, dim = max(num_positions, rope.original_context), rope.rotary_dim
     growth = rope.factor * length / rope.original_context - (rope.factor - 1)
     return 1.0 / _powers(rope.theta * growth ** (dim / (dim - 2)), dim)
 
 
 def _yarn(rope: RopeConfig, num_positions: int) -> Tensor:
-    """YaRN (arXiv 2309.00071): fast frequencies stay, slow ones are divided by the factor, those between are blended."""
+    """YaRN (arXiv 2309.00071): fast frequencies stay, slow ones are divided by the factor, others are blended."""
     dim, powers = rope.rotary_dim, _powers(rope.theta, rope.rotary_dim)
 
     def dimension_of(rotations: float) -> float:

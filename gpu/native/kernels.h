@@ -82,6 +82,14 @@ struct NormalizerArgs {
     int threads;
 };
 
+// values = cap * tanh(values / cap), in place.
+struct SoftcapArgs {
+    float* values;  // [count]
+    int64_t count;
+    float cap;
+    int threads;
+};
+
 struct Kernels {
     void (*norm)(const NormArgs&);
     void (*gate)(const GateArgs&);
@@ -90,6 +98,7 @@ struct Kernels {
     bool (*matmul)(const MatmulArgs&);        // false: no memory for the sums of the activations
     void (*embed)(const EmbedArgs&);
     void (*normalizers)(const NormalizerArgs&);
+    void (*softcap)(const SoftcapArgs&);
 };
 
 // One table per instruction set, each compiled in a file of its own; null where this build has none.

@@ -8,6 +8,33 @@
 namespace ringcast {
 namespace {
 
+// Up to so many tokens are found by a heap in one pass over the logits, more by sorting.
+constexpr int64_t kHeapLimit = 64;
+
+// The best `count` tokens in order: larger logits first, among equals the lower id.
+std::vector<int64_t> best_tokens(const float* logits, int64_t vocab, int64_t count) {
+    std::vector<int64_t> best(static_cast<size_t>(count));
+    if (count > kHeapLimit) {
+        Ranking ranking(logits, vocab);
+        ranking.sort_first(count);
+        for (int64_t rank = 0; rank < count; ++rank) best[static_cast<size_t>(rank)] = ranking[rank];
+        return best;
+    }
+    auto before = [logits](int64_t a, int64_t b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    };
+    std::iota(best.begin(), best.end(), int64_t{0});
+    std::make_heap(best.begin(), best.end(), before);  // its front is the worst of them
+    for (int64_t token = count; token < vocab; ++token) {
+        if (logits[token] <= logits[best.front()]) continue;
+        std::pop_heap(best.begin(), best.end(), before);
+        best.back() = token;
+        std::push_heap(best.begin(), best.end(), before);
+    }
+    std::sort_heap(best.begin(), best.end(), before);
+    return best;
+}
+
 void tell_row(const LogprobArgs& a, int64_t index) {
     const float* logits = a.logits + a.rows[index] * a.vocab;
     double normalizer = a.normalizers[index];
@@ -23,9 +50,8 @@ void tell_row(const LogprobArgs& a, int64_t index) {
     a.ranks[index] = better + 1;
     tell(0, a.tokens[index]);
     if (a.width == 1) return;
-    Ranking ranking(logits, a.vocab);
-    ranking.sort_first(a.width - 1);
-    for (int64_t place = 1; place < a.width; ++place) tell(place, ranking[place - 1]);
+    int64_t place = 1;
+    for (int64_t token : best_tokens(logits, a.vocab, a.width - 1)) tell(place++, token);
 }
 
 }  // namespace

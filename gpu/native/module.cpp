@@ -185,6 +185,21 @@ PyObject* embed(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
+PyObject* softcap(PyObject*, PyObject* args) {
+    unsigned long long values;
+    long long count;
+    float cap;
+    int level, threads;
+    if (!PyArg_ParseTuple(args, "iiKLf", &level, &threads, &values, &count, &cap)) return nullptr;
+    const Kernels* table = checked_table(level);
+    if (table == nullptr) return nullptr;
+    SoftcapArgs a = {pointer<float>(values), count, cap, threads};
+    Py_BEGIN_ALLOW_THREADS;
+    table->softcap(a);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 PyObject* normalizers(PyObject*, PyObject* args) {
     unsigned long long logits, rows, out;
     long long count, vocab;
@@ -271,6 +286,7 @@ PyMethodDef methods[] = {
     {"attention", attention, METH_VARARGS, "Paged attention; see AttentionArgs in kernels.h."},
     {"matmul", matmul, METH_VARARGS, "Product with a packed weight; see MatmulArgs in matmul.h."},
     {"embed", embed, METH_VARARGS, "Rows of a packed weight; see EmbedArgs in matmul.h."},
+    {"softcap", softcap, METH_VARARGS, "cap * tanh(x / cap); see SoftcapArgs in kernels.h."},
     {"normalizers", normalizers, METH_VARARGS, "Log of the sum of exponentials; see NormalizerArgs in kernels.h."},
     {"sample", sample_tokens, METH_VARARGS, "Token draws; see SampleArgs in sampling.h."},
     {"adjust", adjust_logits, METH_VARARGS, "Rules applied to logits; see AdjustArgs in sampling.h."},

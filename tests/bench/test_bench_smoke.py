@@ -65,9 +65,9 @@ def test_wake_up_stands_beside_bare_eventfds(tmp_path: Path) -> None:
 
 def test_throughput_reports_rates_of_all_transports(tmp_path: Path) -> None:
     rows = _rows(_run("throughput", tmp_path), "Throughput one way")
-    assert list(rows) == ["ringcast", *PEERS]
+    assert list(rows) == ["ringcast", "ringcast, records in a buffer", *PEERS]
     assert rows["ringcast"]["64 B, batches of 64"]["median"] > 0
-    assert rows["multiprocessing.Pipe"]["16 KiB, copied out"]["unit"] == "GB/s"
+    assert rows["multiprocessing.Pipe"]["16 KiB"]["unit"] == "GB/s"
 
 
 def test_fan_out_counts_one_eventfd_write_for_each_sleeper(tmp_path: Path) -> None:
@@ -83,6 +83,14 @@ def test_quiet_reports_system_calls_and_idle_readers(tmp_path: Path) -> None:
     steady = _rows(report, "Steady state")
     assert list(steady) == ["ringcast, ping-pong of 1,000", "ringcast, stream of 1,000"]
     assert list(_rows(report, "Idle")) == ["ringcast, thread", "ringcast, uvloop"]
+
+
+def test_a_stopped_reader_misses_nothing_and_under_spill_stops_nobody(tmp_path: Path) -> None:
+    report = _run("slow-reader", tmp_path)
+    rows = _rows(report, "A stopped reader")
+    assert list(rows) == ["wait", "spill"]
+    for row in rows.values():
+        assert row["the stopped one received"] == "32,000 of 32,000 in order"
 
 
 @pytest.mark.parametrize("wrong", [["--sections", "nothing"], ["--vllm-python"]])

@@ -10,7 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ringcast.channels import Board, Doorbell, RingReader, RingWriter, create_segment
+from ringcast.channels import (
+    Board,
+    Doorbell,
+    Inbox,
+    Link,
+    Outbox,
+    Policy,
+    RingReader,
+    RingWriter,
+    create_segment,
+)
 
 EPOCH = 7  # of every ring under test
 WRITER_BELL = 63  # the board slot of every writer under test; reader i has slot i
@@ -51,6 +61,44 @@ class Ring:
         free = ~self.writer.readers
         slot = self.writer.admit(self.bells[(free & -free).bit_length() - 1])
         return RingReader(self.segment.fd, slot, self.writer.position, self.bells[WRITER_BELL], EPOCH)
+
+
+class Lane:
+    """An outbox, and the inboxes and links of its readers, all in this process."""
+
+    def __init__(self, ring: Ring, policies: Iterable[Policy], spill_limit_bytes: int) -> None:
+        self.ring = ring
+        self.outbox = Outbox(ring.writer)
+        self.links: list[Link] = []
+        self.inboxes: list[Inbox] = []
+        for policy in policies:
+            self.admit(policy, spill_limit_bytes)
+
+    def admit(self, policy: Policy = "wait", spill_limit_bytes: int = 1 << 26) -> int:
+        near, far = Link.pair()
+        slot = self.outbox.admit(self.ring.bells[len(self.links)], near, policy, spill_limit_bytes)
+        writer, bell = self.ring.writer, self.ring.bells[WRITER_BELL]
+        reader = RingReader(self.ring.segment.fd, slot, writer.position, bell, EPOCH)
+        self.links.append(near)
+        self.inboxes.append(Inbox(reader, far))
+        return slot
+
+    def carry(self, i: int) -> None:
+        """Move everything that waits for the link of a reader."""
+        self.inboxes[i].control_frames()
+        while self.links[i].pending:
+            self.links[i].pump()
+            self.inboxes[i].control_frames()
+
+    def read(self, i: int, max_messages: int = 1 << 20) -> list[bytes]:
+        self.carry(i)
+        return [bytes(payload) for _, payload in self.inboxes[i].poll(max_messages)]
+
+    def close(self) -> None:
+        for link, inbox in zip(self.links, self.inboxes, strict=True):
+            link.close()
+            inbox.close()
+            inbox.link.close()
 
 
 class Peer:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from channel_kit import Bells, Ring
+from channel_kit import Bells, Lane, Ring
+
+from ringcast.channels import Policy
 
 
 @pytest.fixture
@@ -30,6 +32,19 @@ def ring(bells: Bells) -> Iterator[Callable[..., Ring]]:
     yield make
     while rings:
         rings.pop().segment.close()
+
+
+@pytest.fixture
+def lane(ring: Callable[..., Ring]) -> Iterator[Callable[..., Lane]]:
+    lanes: list[Lane] = []
+
+    def make(readers: int = 1, capacity: int = 4096, policy: Policy = "wait", spill_limit_bytes: int = 1 << 26) -> Lane:
+        lanes.append(Lane(ring(capacity, readers=0), [policy] * readers, spill_limit_bytes))
+        return lanes[-1]
+
+    yield make
+    while lanes:
+        lanes.pop().close()
 
 
 def open_fds() -> set[tuple[str, str]]:

@@ -177,6 +177,20 @@ def test_busy_rings_hide_no_descriptor_for_ever(ring, bells):
     os.close(writable)
 
 
+def test_a_ready_ring_never_sleeps_while_descriptors_are_looked_at(ring, bells):
+    """The look that is due once in a millisecond only looks: it once slept for ever, unarmed."""
+    r = ring()
+    quiet, quiet_end = os.pipe()
+    r.writer.try_send(b"never read", 1)
+    try:
+        for _ in range(3):
+            assert bells[0].wait(r.readers, [], [quiet], None, 0.0) == []
+            time.sleep(0.003)
+    finally:
+        os.close(quiet)
+        os.close(quiet_end)
+
+
 def test_wait_refuses_a_closed_descriptor_instead_of_spinning(bells):
     bell = bells[0]
     fd = os.dup(0)

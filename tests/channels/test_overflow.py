@@ -9,80 +9,45 @@ import os
 from pathlib import Path
 
 import pytest
-from channel_kit import EPOCH, WRITER_BELL
+from channel_kit import WRITER_BELL
 
-from ringcast.channels import Inbox, Link, LinkError, Outbox, RingCorrupt, RingReader, SegmentError, _native
+from ringcast.channels import LinkError, RingCorrupt, SegmentError, _native
+from ringcast.channels.overflow import STREAM_LIMIT_BYTES
 
-BIG = 5000  # over the max_inline of 512 of a ring of 4096
-
-
-class Lane:
-    """An outbox and the inboxes of its readers."""
-
-    def __init__(self, ring, readers):
-        self.ring = ring
-        self.outbox = Outbox(ring.writer)
-        self.links = []
-        self.inboxes = []
-        for i in range(readers):
-            near, far = Link.pair()
-            slot = self.outbox.admit(ring.bells[i], near)
-            reader = RingReader(ring.segment.fd, slot, ring.writer.position, ring.bells[WRITER_BELL], EPOCH)
-            self.links.append(near)
-            self.inboxes.append(Inbox(reader, far))
-
-    def read(self, i):
-        self.inboxes[i].control_frames()
-        return [bytes(payload) for _, payload in self.inboxes[i].poll()]
-
-    def close(self):
-        for link, inbox in zip(self.links, self.inboxes, strict=True):
-            link.close()
-            inbox.close()
-            inbox.link.close()
-
-
-@pytest.fixture
-def lane(ring):
-    lanes = []
-
-    def make(readers=1, capacity=4096):
-        lanes.append(Lane(ring(capacity, readers=0), readers))
-        return lanes[-1]
-
-    yield make
-    while lanes:
-        lanes.pop().close()
+LARGE = 5000  # over the max_inline of 512 of a ring of 4096: the bytes go over the links
+BIG = STREAM_LIMIT_BYTES + 1  # they go in a memfd
 
 
 def test_large_messages_arrive_in_ring_order_between_small_ones_for_every_reader(lane):
     x = lane(readers=3)
-    sent = [b"one", b"2" * BIG, b"three", b"4" * (10 * BIG), b"5" * 513, b"six"]
-    masks = [0b111, 0b111, 0b011, 0b101, 0b110, 0b111]
+    sent = [b"one", b"2" * BIG, b"three", b"4" * (10 * BIG), b"5" * 513, b"6" * LARGE, b"seven"]
+    masks = [0b111, 0b111, 0b011, 0b101, 0b110, 0b111, 0b111]
     for data, mask in zip(sent, masks, strict=True):
         assert x.outbox.try_send(data, mask)
     for i in range(3):
         assert x.read(i) == [data for data, mask in zip(sent, masks, strict=True) if mask >> i & 1]
-    assert x.outbox.statistics().overflows == 3
+    figures = x.outbox.statistics()
+    assert (figures.overflows, figures.sealed, figures.streamed) == (4, 2, 2)
 
 
-@pytest.mark.parametrize("size", [511, 512, 513, 4096, 4097, 3_000_000])
+@pytest.mark.parametrize("size", [511, 512, 513, 4096, 4097, STREAM_LIMIT_BYTES, STREAM_LIMIT_BYTES + 1, 3_000_000])
 def test_sizes_around_the_border_between_ring_and_overflow(lane, size):
     x = lane()
     data = os.urandom(size)
     assert x.outbox.try_send(data, 1, type=12)
     assert x.outbox.try_send([data[: size // 2], bytearray(data[size // 2 :])], 1)
-    x.inboxes[0].control_frames()
+    x.carry(0)
     first, second = x.inboxes[0].poll()
     assert first.type == 12 and bytes(first.payload) == bytes(second.payload) == data
-    assert isinstance(first.payload, bytes if size <= 512 else memoryview)
+    assert isinstance(first.payload, bytes if size <= STREAM_LIMIT_BYTES else memoryview)
     assert x.outbox.statistics().overflows == (0 if size <= 512 else 2)
 
 
-def test_nothing_overtakes_a_large_message_whose_bytes_are_not_there_yet(lane):
+@pytest.mark.parametrize("size", [LARGE, BIG])
+def test_nothing_overtakes_a_large_message_whose_bytes_are_not_there_yet(lane, size):
     x = lane()
     inbox = x.inboxes[0]
-    for data in (b"before", b"L" * BIG, b"after"):
+    for data in (b"before", b"L" * size, b"after"):
         x.outbox.try_send(data, 1)
     assert [bytes(m.payload) for m in inbox.poll()] == [b"before"]
     assert inbox.poll() == [] and inbox.reader.blocked
@@ -90,20 +55,18 @@ def test_nothing_overtakes_a_large_message_whose_bytes_are_not_there_yet(lane):
     x.ring.bells[0].disarm()
     assert inbox.control_frames() == []
     assert not x.ring.bells[0].arm([inbox.reader])
-    assert [bytes(m.payload) for m in inbox.poll()] == [b"L" * BIG, b"after"]
+    assert [bytes(m.payload) for m in inbox.poll()] == [b"L" * size, b"after"]
 
 
-def test_the_ring_record_is_published_before_the_frame_is_sent(lane):
+@pytest.mark.parametrize("size", [LARGE, BIG])
+def test_the_ring_record_is_published_before_the_frame_is_sent(lane, size):
     x = lane()
     while not x.links[0].pending:
         x.links[0].send(40, 0, bytes(1 << 20))  # stuff the socket: the frame will have to wait
-    assert x.outbox.try_send(b"L" * BIG, 1)
+    assert x.outbox.try_send(b"L" * size, 1)
     assert x.outbox.links_pending() == x.links
     assert x.inboxes[0].poll() == [] and x.inboxes[0].reader.blocked
-    while x.links[0].pending:
-        x.links[0].pump()
-        x.inboxes[0].control_frames()
-    assert x.read(0) == [b"L" * BIG]
+    assert x.read(0) == [b"L" * size]
     assert x.outbox.links_pending() == []
 
 
@@ -142,7 +105,7 @@ def test_at_most_32_are_under_way_and_their_consumption_wakes_the_writer(lane, b
     assert bells[WRITER_BELL].arm([], [x.ring.writer])
     assert len(x.read(0)) == 33
     assert not x.outbox.try_send(big, 0b11)  # the other reader has not come so far
-    x.inboxes[1].control_frames()
+    x.carry(1)
     assert len(x.inboxes[1].poll(1)) == 1
     assert os.eventfd_read(bells[WRITER_BELL].fileno()) >= 1
     bells[WRITER_BELL].disarm()
@@ -165,9 +128,9 @@ def test_a_reader_that_stands_still_does_not_stop_large_messages_to_others(lane,
 
 
 def test_bytes_under_way_are_bounded_but_one_message_of_any_size_goes(lane, monkeypatch):
-    from ringcast.channels import outbox
+    from ringcast.channels import overflow
 
-    monkeypatch.setattr(outbox, "MAX_OVERFLOW_BYTES", 100_000)
+    monkeypatch.setattr(overflow, "MAX_OVERFLOW_BYTES", 100_000)
     x = lane()
     assert x.outbox.try_send(bytes(300_000), 1)
     assert not x.outbox.try_send(bytes(1_000), 1)
@@ -213,7 +176,7 @@ def test_lack_of_memory_is_an_error_and_nothing_was_sent(lane, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "writev", refuse)
-    with pytest.raises(SegmentError, match="5000 bytes"):
+    with pytest.raises(SegmentError, match=f"{BIG} bytes"):
         x.outbox.try_send(bytes(BIG), 1)
     monkeypatch.undo()
     assert x.outbox.try_send(b"next", 1)
@@ -232,7 +195,7 @@ def test_other_frames_on_the_link_are_left_to_the_owner_in_order(lane):
 def test_foreign_frame_is_refused_and_its_descriptors_closed(lane):
     x = lane()
     x.links[0].send(1, 5, b"", (0, 0))
-    with pytest.raises(LinkError, match="no overflow frame"):
+    with pytest.raises(LinkError, match="no frame of a channel"):
         x.inboxes[0].control_frames()
 
 
@@ -241,7 +204,7 @@ def test_unsealed_memory_is_refused_after_the_good_messages(lane):
     x.outbox.try_send(b"good", 1)
     fd = os.memfd_create("evil", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, BIG)
-    x.ring.writer.try_send(BIG.to_bytes(16, "little")[8:] + BIG.to_bytes(8, "little"), 1, 0, _native.OVERFLOW)
+    x.ring.writer.try_send(bytes(8) + BIG.to_bytes(8, "little"), 1, 0, _native.OVERFLOW)
     x.links[0].send(1, 0, b"", (fd,))
     os.close(fd)
     x.inboxes[0].control_frames()

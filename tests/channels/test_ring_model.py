@@ -7,16 +7,17 @@ from channel_kit import EPOCH, WRITER_BELL, Bells, Ring
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ringcast.channels import Inbox, Link, Outbox, RingReader
+from ringcast.channels import Inbox, Link, Outbox, RecordView, RingFull, RingReader
+from ringcast.channels.overflow import STREAM_LIMIT_BYTES
 
 CAPACITY = 1024
 MAX_INLINE = CAPACITY // 8
 SIZES = [0, 1, 31, 32, 33, 63, 64, 65, 96, 97, MAX_INLINE - 1, MAX_INLINE]
-OVERSIZED = [MAX_INLINE + 1, CAPACITY, 3 * CAPACITY]
+OVERSIZED = [MAX_INLINE + 1, CAPACITY, 3 * CAPACITY, STREAM_LIMIT_BYTES + 1]
 
 
 class RingMachine(RuleBasedStateMachine):
-    """Readers come and go; nobody ever misses, doubles or swaps a record, and nobody sleeps on one."""
+    """Readers come, lag and go; nobody ever misses, doubles or swaps a record, and nobody sleeps on one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,27 +27,31 @@ class RingMachine(RuleBasedStateMachine):
         self.inboxes: dict[int, Inbox] = {}
         self.links: dict[int, Link] = {}
         self.expected: dict[int, list[tuple[int, bytes]]] = {}
+        self.policies: dict[int, str] = {}
+        self.views: dict[int, RecordView] = {}
         self.armed: set[int] = set()
         self.unflushed: set[int] = set()
         self.number = 0
 
     @precondition(lambda self: len(self.inboxes) < 4)
-    @rule()
-    def admit(self) -> None:
+    @rule(policy=st.sampled_from(["wait", "spill", "spill", "reject"]), limit=st.sampled_from([3000, 1 << 26]))
+    def admit(self, policy: str, limit: int) -> None:
         near, far = Link.pair()
         free = next(i for i in range(64) if i not in self.inboxes)
         writer = self.ring.writer
-        slot = self.outbox.admit(self.bells[free], near)
+        slot = self.outbox.admit(self.bells[free], near, policy, limit)
         assert slot == free
         reader = RingReader(self.ring.segment.fd, slot, writer.position, self.bells[WRITER_BELL], EPOCH)
         self.inboxes[slot] = Inbox(reader, far)
         self.links[slot] = near
         self.expected[slot] = []
+        self.policies[slot] = policy
 
     @precondition(lambda self: self.inboxes)
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
         slot = data.draw(st.sampled_from(sorted(self.inboxes)))
+        self.end_view(slot)
         self.outbox.evict(slot)
         self.links.pop(slot).close()
         inbox = self.inboxes.pop(slot)
@@ -62,14 +67,53 @@ class RingMachine(RuleBasedStateMachine):
         for _ in range(repeat):
             self.number += 1
             payload = (b"%d." % self.number * size)[:size]
-            if not self.outbox.try_send(payload, mask, self.number % 65536):
-                assert any(self.ring.writer.lag(slot) for slot in self.inboxes)
+            try:
+                sent = self.outbox.try_send(payload, mask, self.number % 65536)
+            except RingFull as refusal:
+                assert refusal.depth_bytes > 0
+                assert all(self.policies[slot] != "wait" for slot in self.inboxes if refusal.mask >> slot & 1)
+                return
+            if not sent:
+                waited_for = [slot for slot in self.inboxes if self.policies[slot] == "wait" or slot in self.views]
+                assert any(self.ring.writer.lag(slot) for slot in waited_for)
                 assert self.outbox.wants_space
                 return
-            for slot in self.inboxes:
-                if mask >> slot & 1:
-                    self.expected[slot].append((self.number % 65536, payload))
-                    self.unflushed.add(slot)
+            self.expect(mask, payload)
+
+    def expect(self, mask: int, payload: bytes) -> None:
+        for slot in self.inboxes:
+            if mask >> slot & 1:
+                self.expected[slot].append((self.number % 65536, payload))
+                self.unflushed.add(slot)
+
+    @rule(sizes=st.lists(st.sampled_from(SIZES + OVERSIZED[:1]), max_size=9), mask=st.integers(0, 15))
+    def send_many(self, sizes: list[int], mask: int) -> None:
+        self.number += 1
+        payloads = [(b"%d.%d." % (self.number, i) * size)[:size] for i, size in enumerate(sizes)]
+        try:
+            sent = self.outbox.send_many(payloads, mask, self.number % 65536)
+        except RingFull:
+            return
+        for payload in payloads[:sent]:
+            self.expect(mask, payload)
+
+    @rule(size=st.sampled_from(SIZES), used=st.integers(0, MAX_INLINE), mask=st.integers(0, 15), keep=st.booleans())
+    def build(self, size: int, used: int, mask: int, keep: bool) -> None:
+        try:
+            reservation = self.outbox.reserve(size, mask, (self.number + 1) % 65536)
+        except RingFull:
+            return
+        if reservation is None:
+            return
+        if not keep:
+            reservation.cancel()
+            return
+        self.number += 1
+        used = min(used, size)
+        payload = (b"%d." % self.number * size)[:used]
+        reservation.payload[:used] = payload
+        reservation.commit(used)
+        self.expect(mask, payload)
 
     @rule()
     def flush(self) -> None:
@@ -83,12 +127,36 @@ class RingMachine(RuleBasedStateMachine):
         slot = data.draw(st.sampled_from(sorted(self.inboxes)))
         self.take(slot, limit, read_link)
 
+    @precondition(lambda self: self.inboxes)
+    @rule(data=st.data())
+    def begin_view(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.inboxes)))
+        if slot in self.views or not self.expected[slot]:
+            return
+        view = self.inboxes[slot].view()
+        if view is None:
+            return
+        assert (view.type, bytes(view.payload)) == self.expected[slot].pop(0)
+        if isinstance(view, RecordView):
+            self.views[slot] = view
+
+    @precondition(lambda self: self.views)
+    @rule(data=st.data())
+    def finish_view(self, data: st.DataObject) -> None:
+        self.end_view(data.draw(st.sampled_from(sorted(self.views))))
+
+    def end_view(self, slot: int) -> None:
+        if slot in self.views:
+            self.views.pop(slot).release()
+
     def take(self, slot: int, limit: int, read_link: bool) -> None:
+        self.end_view(slot)
         inbox = self.inboxes[slot]
         if slot in self.armed:
             self.bells[slot].disarm()
             self.armed.discard(slot)
         if read_link:
+            self.links[slot].pump()
             assert inbox.control_frames() == []
         got = [(type_, bytes(payload)) for type_, payload in inbox.poll(limit)]
         expected = self.expected[slot][: len(got)]
@@ -99,6 +167,7 @@ class RingMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def sleep(self, data: st.DataObject) -> None:
         slot = data.draw(st.sampled_from(sorted(self.inboxes)))
+        self.end_view(slot)
         inbox = self.inboxes[slot]
         if self.bells[slot].arm([inbox.reader]):
             self.armed.add(slot)
@@ -129,6 +198,7 @@ class RingMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for slot in list(self.inboxes):
+            self.end_view(slot)
             self.links.pop(slot).close()
             inbox = self.inboxes.pop(slot)
             inbox.close()

@@ -140,7 +140,7 @@ def test_a_hugging_face_folder_is_served_with_its_own_defaults(hub_cache: Path) 
 
 
 def test_a_hub_id_is_taken_from_the_hubs_cache_when_offline(hub_cache: Path) -> None:
-    command = ["generate", "Hello", "-m", "ringcast-test/tiny", "--max-tokens", "3", "--temperature", "0"]
+    command = ["generate", "Hello", "-m", "ringcast-test/tiny", "--max-tokens", "3", "--ignore-eos"]
     result = _ringcast(*command, HF_HUB_CACHE=str(hub_cache), HF_HUB_OFFLINE="1")
     assert result.returncode == 0, result.stderr
     assert result.stderr.startswith("3 tokens, ")

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 
+import psutil
 import pytest
 from counting_worker import CountingWorker
 
@@ -60,6 +61,33 @@ async def test_tokens_come_over_the_rings_in_order(llm: AsyncLLM) -> None:
     assert figures.overflows == 0
     statistics = await llm.statistics()
     assert (statistics.num_running, statistics.num_free_blocks) == (0, statistics.num_blocks)
+
+
+async def test_thousands_of_tiny_requests_neither_stall_nor_leak(leak_oracle: None, smollm2: Tokenizer) -> None:
+    params = SamplingParams(max_tokens=4, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY)
+    memory = []
+
+    async def client(number: int, count: int) -> None:
+        for index in range(count):
+            stream = await llm.add_request([10 * number, index], params)
+            if index % 7 == 3:
+                stream.abort()
+                continue
+            tokens = (await stream.final()).outputs[0].token_ids
+            assert tokens == [index + 1, index + 2, index + 3, index + 4]
+
+    async with AsyncLLM.from_parts(ARGS, _engine(), smollm2) as llm:
+        processes = [psutil.Process(pid) for pid in (os.getpid(), *_pids(llm).values())]
+        for _ in range(3):
+            async with asyncio.timeout(40):
+                await asyncio.gather(*(client(number, 50) for number in range(40)))
+            memory.append([process.memory_info().rss for process in processes])
+        await _works(llm)
+        statistics = await llm.statistics()
+        assert (statistics.num_running, statistics.num_waiting) == (0, 0)
+        assert statistics.num_free_blocks == statistics.num_blocks
+    grown = [after - before for before, after in zip(memory[1], memory[2], strict=True)]
+    assert all(size < 2 << 20 for size in grown), grown
 
 
 async def test_an_aborted_request_frees_its_blocks(llm: AsyncLLM) -> None:

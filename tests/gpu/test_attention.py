@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -15,9 +15,11 @@ from ringcast.gpu.kernels import LEVELS, CpuKernels, check_attention_shape
 from ringcast.gpu.kv_cache import KVCache
 from ringcast.gpu.layers.rotary import cos_sin_table
 from ringcast.gpu.model_config import ModelConfig
+from ringcast.gpu.rope_config import RopeConfig
 
 LEVELS_HERE = LEVELS[: LEVELS.index(CpuKernels(1).level) + 1]
 NUM_BLOCKS = 64
+EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,36 @@ class Shape:
     kv_heads: int
     head_dim: int
     block_size: int = 16
+    window: int = 0
+    softcap: float = 0.0
+    rotary_dim: int | None = None  # None: all
+    scale: float | None = None  # None: 1/sqrt(head_dim)
+    has_norms: bool = False
+
+    @property
+    def rope(self) -> RopeConfig:
+        return RopeConfig(10000.0, self.rotary_dim or self.head_dim)
+
+    @property
+    def query_scale(self) -> float:
+        return self.head_dim**-0.5 if self.scale is None else self.scale
 
     @property
     def config(self) -> ModelConfig:
         return ModelConfig(
-            "LlamaForCausalLM", 64, 1, self.heads, self.kv_heads, self.head_dim, 64, 100, 2048, 1e-5, 10000.0, True, ()
+            "LlamaForCausalLM",
+            64,
+            1,
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            64,
+            100,
+            2048,
+            1e-5,
+            self.rope,
+            True,
+            (),
         )
 
 
@@ -42,7 +69,9 @@ class Sequences:
         width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
         self.shape, self.dtype = shape, dtype
         self.rows = [torch.randn((length, width), generator=generator).to(dtype) for length in lengths]
-        self.cos_sin = cos_sin_table(shape.head_dim, 10000.0, 2048)
+        self.cos_sin = cos_sin_table(shape.rope, 2048)
+        norms = 1 + 0.3 * torch.randn((2, shape.head_dim), generator=generator)
+        self.norms = (norms[0], norms[1]) if shape.has_norms else None
         self.cache = KVCache(shape.config, NUM_BLOCKS, shape.block_size, dtype)
         for layer in self.cache.layers:
             layer.keys.fill_(float("nan"))  # whatever a block held before must not matter
@@ -70,8 +99,10 @@ class Sequences:
         )
         qkv = torch.cat([self.rows[s][start:stop] for s, start, stop in parts])
         layer = self.cache.layers[0]
-        queries = kernels.rotary(qkv, self.cos_sin, batch, layer, self.shape.heads)
-        return list(kernels.attention(queries, batch, layer, self.dtype).split(counts))
+        shape = self.shape
+        queries = kernels.rotary(qkv, self.cos_sin, batch, layer, shape.heads, shape.query_scale, self.norms, EPSILON)
+        out = kernels.attention(queries, batch, layer, self.dtype, shape.window, shape.softcap)
+        return list(out.split(counts))
 
     def dense(self, sequence: int) -> Tensor:
         """The same by textbook formulas in float64, from keys and values rounded as the cache stores them."""
@@ -80,29 +111,54 @@ class Sequences:
         query, key, value = rows.split(
             [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim], dim=1
         )
-        query = rotated(query.view(length, shape.heads, -1), self.cos_sin)
-        key = rotated(key.view(length, shape.kv_heads, -1), self.cos_sin).to(self.dtype).double()
+        query, key = query.view(length, shape.heads, -1), key.view(length, shape.kv_heads, -1)
+        if self.norms is not None:
+            query, key = normed(query, self.norms[0]), normed(key, self.norms[1])
+        query, key = rotated(query, self.cos_sin), rotated(key, self.cos_sin).to(self.dtype).double()
         group = shape.heads // shape.kv_heads
         key = key.repeat_interleave(group, 1)
         value = value.view(length, shape.kv_heads, -1).repeat_interleave(group, 1)
-        scores = torch.einsum("qhd,khd->hqk", query, key) / shape.head_dim**0.5
-        scores += torch.full((length, length), float("-inf"), dtype=torch.float64).triu(1)
+        scores = torch.einsum("qhd,khd->hqk", query, key) * shape.query_scale
+        if shape.softcap:
+            scores = shape.softcap * (scores / shape.softcap).tanh()
+        distance = torch.arange(length)[:, None] - torch.arange(length)
+        scores[:, (distance < 0) | (distance >= (shape.window or length))] = float("-inf")
         return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value).reshape(length, -1)
 
 
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * weight
+
+
 def rotated(x: Tensor, cos_sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
+    half = cos_sin.shape[1] // 2
+    x, rest = x[..., : 2 * half], x[..., 2 * half :]
     cosines, sines = cos_sin[: len(x), :half].double()[:, None], cos_sin[: len(x), half:].double()[:, None]
     first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
+    return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
 
 
 @pytest.mark.parametrize("level", LEVELS_HERE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "shape",
-    [Shape(9, 3, 64), Shape(4, 4, 16), Shape(8, 1, 80, 32), Shape(14, 2, 128, 48)],
-    ids=lambda shape: f"{shape.heads}of{shape.kv_heads}x{shape.head_dim}",
+    [
+        Shape(9, 3, 64),
+        Shape(4, 4, 16),
+        Shape(8, 1, 80, 32),
+        Shape(14, 2, 128, 48),
+        Shape(9, 3, 64, window=1),
+        Shape(9, 3, 64, window=2),
+        Shape(4, 4, 16, window=16),
+        Shape(8, 1, 80, 32, window=37),
+        Shape(4, 2, 256, window=129),
+        Shape(9, 3, 64, softcap=0.5),
+        Shape(4, 4, 16, softcap=30.0, scale=2.0),
+        Shape(9, 3, 64, rotary_dim=48),
+        Shape(8, 2, 32, has_norms=True, scale=0.3),
+        Shape(6, 2, 48, 32, window=21, softcap=2.0, rotary_dim=24, scale=0.5, has_norms=True),
+    ],
+    ids=str,
 )
 def test_it_equals_the_dense_formula(level: str, dtype: torch.dtype, shape: Shape) -> None:
     sequences = Sequences(shape, [1, 15, 16, 17, 70, 130], dtype)
@@ -119,17 +175,26 @@ def test_it_equals_the_dense_formula(level: str, dtype: torch.dtype, shape: Shap
 
 @pytest.mark.parametrize("level", LEVELS_HERE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_company_chunks_threads_and_block_size_change_no_bit(level: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(9, 3, 64),
+        Shape(9, 3, 64, window=3),
+        Shape(9, 3, 64, window=50, softcap=4.0),
+        Shape(9, 3, 64, window=16, rotary_dim=32, has_norms=True),
+    ],
+    ids=str,
+)
+def test_company_chunks_threads_and_block_size_change_no_bit(level: str, dtype: torch.dtype, shape: Shape) -> None:
     lengths = [97, 40, 130]
     kernels = CpuKernels(1, level)
     whole = [
-        Sequences(Shape(9, 3, 64), lengths, dtype).step([(index, 0, length)], kernels)[0]
-        for index, length in enumerate(lengths)
+        Sequences(shape, lengths, dtype).step([(index, 0, length)], kernels)[0] for index, length in enumerate(lengths)
     ]
-    together = Sequences(Shape(9, 3, 64), lengths, dtype)
+    together = Sequences(shape, lengths, dtype)
     assert all(map(torch.equal, whole, together.step([(0, 0, 97), (1, 0, 40), (2, 0, 130)], CpuKernels(2, level))))
     for chunk in (1, 7, 16, 33):
-        other = Sequences(Shape(9, 3, 64, block_size=32), lengths, dtype)
+        other = Sequences(replace(shape, block_size=32), lengths, dtype)
         chunks = [
             other.step([(2, start, min(start + chunk, 130))], CpuKernels(2, level))[0] for start in range(0, 130, chunk)
         ]
@@ -139,5 +204,7 @@ def test_company_chunks_threads_and_block_size_change_no_bit(level: str, dtype: 
 def test_shapes_that_the_vectors_cannot_hold_are_refused_by_value() -> None:
     with pytest.raises(UnsupportedModelError, match="heads of 24 dimensions"):
         check_attention_shape(24, 16)
+    with pytest.raises(UnsupportedModelError, match="heads of 2048 dimensions"):
+        check_attention_shape(2048, 16)
     with pytest.raises(UnsupportedModelError, match="block size 20"):
         check_attention_shape(64, 20)

@@ -51,6 +51,25 @@ def test_gate_of_extreme_values_is_finite() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS_HERE)
+@DTYPES
+def test_gate_may_be_gelu_in_its_tanh_form(level: str, dtype: torch.dtype) -> None:
+    gate_up = (torch.randn(50, 2 * 100) * 4).to(dtype)
+    out = CpuKernels(2, level).gate(gate_up, "gelu_tanh")
+    gate, up = gate_up.double().split(100, dim=1)
+    expected = torch.nn.functional.gelu(gate, approximate="tanh") * up
+    torch.testing.assert_close(out, expected.to(dtype), rtol=4e-6 if dtype is torch.float32 else 8e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS_HERE)
+def test_softcap_bends_values_by_tanh(level: str) -> None:
+    values = torch.cat([torch.linspace(-300, 300, 2001), torch.logspace(-10, 0, 100), torch.zeros(2)]).reshape(1, -1)
+    for cap in (0.3, 30.0):
+        bent = values.clone()
+        CpuKernels(2, level).softcap(bent, cap)
+        torch.testing.assert_close(bent.double(), cap * (values.double() / cap).tanh(), rtol=5e-7, atol=0)
+
+
+@pytest.mark.parametrize("level", LEVELS_HERE)
 def test_rounding_to_bfloat16_is_that_of_torch(level: str) -> None:
     values = torch.randn(1, 4096) * torch.logspace(-12, 12, 4096)
     kernels = CpuKernels(1, level)

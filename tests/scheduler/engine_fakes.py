@@ -35,7 +35,7 @@ class FakeWorker:
     """A `ModelWorker` behind the worker's interface. ``faults`` are raised by the next steps, in order."""
 
     def __init__(self) -> None:
-        self.spec = KVCacheSpec(1 << 20, 100 << 20, max_model_len=2048, vocab_size=VOCAB_SIZE)
+        self.spec = KVCacheSpec(1 << 20, 100 << 20, max_model_len=2048, vocab_size=VOCAB_SIZE, is_exact=True)
         self.configs: list[KVCacheConfig] = []
         self.plans: list[StepPlan] = []
         self.faults: deque[BaseException] = deque()
@@ -45,6 +45,7 @@ class FakeWorker:
         self.may_step.set()
         self.in_step = asyncio.Event()
         self._model: ModelWorker | None = None
+        self._one_at_a_time = asyncio.Lock()
 
     async def kv_cache_spec(self, block_size: int) -> KVCacheSpec:
         return self.spec
@@ -57,19 +58,20 @@ class FakeWorker:
 
     async def execute_model(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
-        self.in_step.set()
-        await asyncio.sleep(0)  # a worker elsewhere always takes a turn of the loop
-        await self.may_step.wait()
-        self.in_step.clear()
-        if self.faults:
-            fault = self.faults.popleft()
-            if isinstance(fault, rt.ActorDied):
-                self._model = None
-            raise fault
-        if self._model is None:
-            raise rt.RemoteError("worker", "PlanError", "not initialised", "")
-        result = self._model.execute(plan)
-        return self.answers.popleft() if self.answers else result
+        async with self._one_at_a_time:
+            self.in_step.set()
+            await asyncio.sleep(0)  # a worker elsewhere always takes a turn of the loop
+            await self.may_step.wait()
+            self.in_step.clear()
+            if self.faults:
+                fault = self.faults.popleft()
+                if isinstance(fault, rt.ActorDied):
+                    self._model = None
+                raise fault
+            if self._model is None:
+                raise rt.RemoteError("worker", "PlanError", "not initialised", "")
+            result = self._model.execute(plan)
+            return self.answers.popleft() if self.answers else result
 
 
 class FakeFrontend:

@@ -5,60 +5,49 @@ from __future__ import annotations
 import re
 
 import pytest
-from scheduler_fakes import Collected, ModelWorker, limits, request, run_all, solo
+from scheduler_fakes import Engine, limits, request, solo
 
-from ringcast.scheduler.errors import AccountError, ResultError
+from ringcast.scheduler.config import SchedulerConfig
+from ringcast.scheduler.errors import ResultError
 from ringcast.scheduler.messages import AddRequest, KVCacheConfig, RequestOutput, StepResult
-from ringcast.scheduler.request import Request
-from ringcast.scheduler.scheduler import Scheduler
+
+UNCACHED = SchedulerConfig(enable_prefix_caching=False)
 
 
-def engine(sizes: KVCacheConfig) -> tuple[Scheduler, ModelWorker]:
-    return Scheduler(sizes, vocab_size=97), ModelWorker(sizes)
-
-
-def run(sizes: KVCacheConfig, *messages: AddRequest) -> tuple[Collected, Scheduler, ModelWorker]:
+def run(sizes: KVCacheConfig, *messages: AddRequest, config: SchedulerConfig = UNCACHED) -> Engine:
     """Add all, run to the end, and compare each with its solo run."""
-    scheduler, worker = engine(sizes)
-    for message in messages:
-        assert scheduler.add(message) is None
-    collected = run_all(scheduler, worker)
-    for message in messages:
-        tokens, reason, stop_reason = solo(message, sizes)
-        last = collected.last[message.request_id]
-        assert collected.token_ids[message.request_id] == tokens
-        assert (last.finish_reason, last.stop_reason) == (reason, stop_reason)
-    assert scheduler.statistics().num_free_blocks == sizes.num_blocks
-    return collected, scheduler, worker
+    engine = Engine(sizes, config)
+    engine.add(*messages)
+    engine.run()
+    engine.expect_solo(*messages)
+    engine.expect_empty()
+    return engine
 
 
 def test_one_request_is_a_prefill_and_then_one_token_a_step() -> None:
-    scheduler, worker = engine(limits())
-    scheduler.add(request("a", list(range(20)), max_tokens=3))
-    plan = scheduler.schedule()
-    assert plan is not None
+    engine = Engine()
+    engine.add(request("a", list(range(20)), max_tokens=3))
+    plan = engine.plan()
     assert (plan.step_id, plan.rows, plan.num_tokens, plan.sample) == (1, [0], [20], [True])
     assert plan.new_rows[0].token_ids == list(range(20))
     assert plan.new_rows[0].block_ids == [0, 1]
+    assert (plan.new_rows[0].num_prompt_tokens, plan.new_rows[0].num_computed_tokens) == (20, 0)
     assert plan.new_block_ids == [[]]
-    scheduler.update(worker.execute(plan))
-    plan = scheduler.schedule()
-    assert plan is not None
+    engine.finish(plan)
+    plan = engine.plan()
     assert (plan.step_id, plan.new_rows, plan.rows, plan.num_tokens) == (2, [], [0], [1])
-    outputs = scheduler.update(worker.execute(plan))
+    outputs = engine.finish(plan)
     assert outputs[1].step_id == 2
-    plan = scheduler.schedule()
-    assert plan is not None
-    outputs = scheduler.update(worker.execute(plan))
-    assert outputs[1].outputs[0].finish_reason == "length"
-    assert scheduler.schedule() is None
+    engine.step()
+    assert engine.collected.last["a"].finish_reason == "length"
+    assert engine.scheduler.schedule() is None
 
 
 @pytest.mark.parametrize("budget", [16, 17, 64, 100, 1000, 1001, 1002])
 def test_long_prompt_gives_the_same_tokens_at_every_budget(budget: int) -> None:
     prompt = [i * 7 % 97 for i in range(1001)]
-    _, scheduler, _ = run(limits(max_num_batched_tokens=budget), request("a", prompt, max_tokens=4))
-    assert scheduler.statistics().num_steps == -(-1001 // budget) + 3
+    engine = run(limits(max_num_batched_tokens=budget), request("a", prompt, max_tokens=4))
+    assert engine.scheduler.statistics().num_steps == -(-1001 // budget) + 3
 
 
 def test_mixed_lengths_share_the_budget_and_finish_like_alone() -> None:
@@ -67,65 +56,64 @@ def test_mixed_lengths_share_the_budget_and_finish_like_alone() -> None:
 
 
 def test_running_requests_go_before_the_chunks_of_a_long_prompt() -> None:
-    sizes = limits(max_num_batched_tokens=16)
-    scheduler, worker = engine(sizes)
-    collected = Collected()
-    for i in range(4):
-        scheduler.add(request(f"short{i}", [i, 1, 2], max_tokens=50))
-    plan = scheduler.schedule()
-    assert plan is not None and plan.num_tokens == [3, 3, 3, 3]
-    collected.take(scheduler.update(worker.execute(plan)))
+    engine = Engine(limits(max_num_batched_tokens=16))
+    engine.add(*(request(f"short{i}", [i, 1, 2], max_tokens=50) for i in range(4)))
+    assert engine.plan().num_tokens == [3, 3, 3, 3]
+    engine.finish()
     long = request("long", [5] * 300, max_tokens=2)
-    scheduler.add(long)
+    engine.add(long)
     for _ in range(10):  # every short one gets its token in every step, the long one what is left
-        plan = scheduler.schedule()
-        assert plan is not None and plan.num_tokens == [1, 1, 1, 1, 12]
-        collected.take(scheduler.update(worker.execute(plan)))
-        assert [len(collected.token_ids[f"short{i}"]) for i in range(4)] == [plan.step_id] * 4
-    run_all(scheduler, worker, collected)
-    assert collected.token_ids["long"] == solo(long, sizes)[0]
+        plan = engine.plan()
+        assert plan.num_tokens == [1, 1, 1, 1, 12]
+        engine.finish()
+        assert [len(engine.collected.token_ids[f"short{i}"]) for i in range(4)] == [plan.step_id] * 4
+    engine.run()
+    engine.expect_solo(long)
 
 
 def test_two_requests_that_each_fill_six_of_ten_blocks() -> None:
     a = request("a", [1] * 10, max_tokens=86, seed=1)  # 96 tokens, six blocks
     b = request("b", [2] * 10, max_tokens=86, seed=2)
     for budget in (16, 17, 64):
-        _, scheduler, _ = run(limits(10, max_num_batched_tokens=budget), a, b)
-        assert scheduler.statistics().num_preemptions >= 1
+        engine = run(limits(10, max_num_batched_tokens=budget), a, b)
+        assert engine.scheduler.statistics().num_preemptions >= 1
 
 
 def test_short_prompt_preempted_after_a_hundred_outputs() -> None:
     sizes = limits(10, max_num_batched_tokens=64)
     first = request("first", [3, 1, 4], max_tokens=150)
     second = request("second", [2, 7, 1], max_tokens=150)
-    _, scheduler, worker = run(sizes, first, second)
+    engine = run(sizes, first, second)
     # Both grow side by side to five blocks (80 tokens); then the second gives way and is computed again.
-    assert scheduler.statistics().num_preemptions == 1
-    assert worker.num_computed_tokens == 2 * 152 + 80
+    assert engine.scheduler.statistics().num_preemptions == 1
+    assert engine.worker.num_computed_tokens == 2 * 152 + 80
+    # With a prefix cache it finds what is left of its blocks, which is more the earlier it comes back.
+    cached = run(sizes, first, second, config=SchedulerConfig())
+    assert cached.worker.num_computed_tokens <= 2 * 152 + 80
 
 
 def test_last_of_the_running_gives_way_and_comes_back_before_the_waiting() -> None:
     sizes = limits(6, max_num_seqs=2)
-    scheduler, worker = engine(sizes)
-    for name in "abc":
-        scheduler.add(request(name, [1] * 3, max_tokens=60, seed=ord(name)))
-    collected = Collected()
+    engine = Engine(sizes, UNCACHED)
+    messages = [request(name, [1] * 3, max_tokens=60, seed=ord(name)) for name in "abc"]
+    engine.add(*messages)
     order: list[list[int]] = []
     preempting: list[tuple[list[int], list[int]]] = []
     num_preemptions = 0
-    while (plan := scheduler.schedule()) is not None:
+    while (plan := engine.scheduler.schedule()) is not None:
+        engine.plans.append(plan)
         order += [new.token_ids for new in plan.new_rows]
-        if scheduler.statistics().num_preemptions > num_preemptions:
-            num_preemptions = scheduler.statistics().num_preemptions
+        if engine.scheduler.statistics().num_preemptions > num_preemptions:
+            num_preemptions = engine.scheduler.statistics().num_preemptions
             preempting.append((plan.rows, plan.freed_rows))
             assert plan.new_rows == []  # c would fit into the row and the blocks that b left, but has to wait
-        collected.take(scheduler.update(worker.execute(plan)))
+        engine.finish()
     tokens = {name: solo(request(name, [1] * 3, 60, seed=ord(name)), sizes)[0] for name in "abc"}
     assert preempting[0] == ([0], [1])
     # a and b have 48 tokens each when the six blocks are full: b comes back with 48 and one not computed, then c.
     assert order[:3] == [[1] * 3, [1] * 3, [1] * 3 + tokens["b"][:46]]
     assert order[3] == [1] * 3
-    assert collected.token_ids == tokens
+    engine.expect_solo(*messages)
 
 
 def test_many_short_prompts_around_a_long_one_with_few_blocks() -> None:
@@ -137,67 +125,38 @@ def test_many_short_prompts_around_a_long_one_with_few_blocks() -> None:
 
 def test_waiting_request_does_not_start_before_all_its_present_tokens_fit() -> None:
     """It would take blocks for a chunk and be preempted at the next: work without progress."""
-    scheduler, worker = engine(limits(10, max_num_batched_tokens=16))
-    scheduler.add(request("a", [1] * 70, max_tokens=20))
-    scheduler.add(request("b", [2] * 90, max_tokens=2))
-    run_all(scheduler, worker)
-    assert scheduler.statistics().num_preemptions == 0
+    engine = run(
+        limits(10, max_num_batched_tokens=16),
+        request("a", [1] * 70, max_tokens=20),
+        request("b", [2] * 90, max_tokens=2),
+    )
+    assert engine.scheduler.statistics().num_preemptions == 0
 
 
 def test_pool_of_one_block_serves_one_after_the_other() -> None:
-    messages = [request(f"r{i}", [i], max_tokens=16) for i in range(5)]
-    run(limits(1), *messages)
-
-
-def test_victim_that_was_planned_already_leaves_the_plan() -> None:
-    """First come, first served takes the last, which is never planned; another policy may take an earlier one."""
-
-    class FirstGivesWay(Scheduler):
-        def _victim(self) -> Request:
-            return next(iter(self._running.values()))
-
-    sizes = limits(10)
-    scheduler, worker = FirstGivesWay(sizes, vocab_size=97), ModelWorker(sizes)
-    messages = [request("a", [1] * 70, max_tokens=20), request("b", [2] * 75, max_tokens=20)]
-    for message in messages:
-        scheduler.add(message)
-    collected = Collected()
-    num_preempted = 0
-    while (plan := scheduler.schedule()) is not None:
-        scheduler.check()
-        if scheduler.statistics().num_preemptions > num_preempted:
-            # Both had five full blocks; a was planned when b found none and took a's place.
-            assert (plan.step_id, plan.rows, plan.num_tokens, plan.freed_rows) == (9, [1], [1], [0])
-            num_preempted += 1
-        collected.take(scheduler.update(worker.execute(plan)))
-    assert num_preempted == 1
-    for message in messages:
-        assert collected.token_ids[message.request_id] == solo(message, sizes)[0]
+    run(limits(1), *(request(f"r{i}", [i], max_tokens=16) for i in range(5)))
 
 
 def test_freed_row_is_forgotten_before_it_is_used_again() -> None:
-    scheduler, worker = engine(limits(max_num_seqs=1))
-    scheduler.add(request("a", [1], max_tokens=1))
-    scheduler.add(request("b", [2], max_tokens=1))
-    plan = scheduler.schedule()
-    assert plan is not None and (plan.rows, plan.freed_rows) == ([0], [])
-    scheduler.update(worker.execute(plan))
-    plan = scheduler.schedule()
-    assert plan is not None
+    engine = Engine(limits(max_num_seqs=1))
+    engine.add(request("a", [1], max_tokens=1), request("b", [2], max_tokens=1))
+    plan = engine.plan()
+    assert (plan.rows, plan.freed_rows) == ([0], [])
+    engine.finish()
+    plan = engine.plan()
     assert (plan.rows, plan.freed_rows, plan.new_rows[0].token_ids) == ([0], [0], [2])
 
 
 def test_lists_of_a_plan_do_not_change_later() -> None:
     """An actor in the same process is given the plan itself, not a copy."""
-    scheduler, worker = engine(limits())
-    scheduler.add(request("a", [1] * 16, max_tokens=3))
-    plan = scheduler.schedule()
-    assert plan is not None
-    run_result = worker.execute(plan)
-    scheduler.update(run_result)
-    scheduler.schedule()
+    engine = Engine()
+    engine.add(request("a", [1] * 16, max_tokens=3))
+    plan = engine.plan()
+    engine.finish()
+    engine.plan()
     assert plan.new_rows[0].token_ids == [1] * 16
     assert plan.new_rows[0].block_ids == [0]
+    assert plan.rows == [0] and plan.num_tokens == [16]
 
 
 def first_outputs(prompt: list[int], count: int) -> list[int]:
@@ -206,14 +165,14 @@ def first_outputs(prompt: list[int], count: int) -> list[int]:
 
 def test_eos_stops_without_a_reason() -> None:
     third = first_outputs([5], 3)[2]
-    collected, _, _ = run(limits(), request("a", [5], max_tokens=9, eos=[90, third], stop=[third]))
+    collected = run(limits(), request("a", [5], max_tokens=9, eos=[90, third], stop=[third])).collected
     assert (collected.last["a"].finish_reason, collected.last["a"].stop_reason) == ("stop", None)
     assert collected.token_ids["a"][-1] == third
 
 
 def test_stop_token_stops_with_its_id_as_the_reason() -> None:
     third = first_outputs([5], 3)[2]
-    collected, _, _ = run(limits(), request("a", [5], max_tokens=9, stop=[third]))
+    collected = run(limits(), request("a", [5], max_tokens=9, stop=[third])).collected
     assert (collected.last["a"].finish_reason, collected.last["a"].stop_reason) == ("stop", third)
 
 
@@ -222,7 +181,7 @@ def test_stop_in_a_chunked_prompt_does_not_count() -> None:
 
 
 def test_max_tokens_is_clipped_by_the_longest_request() -> None:
-    collected, _, _ = run(limits(max_model_len=32), request("a", [1] * 31, max_tokens=500))
+    collected = run(limits(max_model_len=32), request("a", [1] * 31, max_tokens=500)).collected
     assert len(collected.token_ids["a"]) == 1
     assert collected.last["a"].finish_reason == "length"
 
@@ -239,79 +198,83 @@ def test_max_tokens_is_clipped_by_the_longest_request() -> None:
     ],
 )
 def test_request_that_can_never_run_is_refused(message: AddRequest, text: str) -> None:
-    scheduler, _ = engine(limits(max_model_len=32))
-    output = scheduler.add(message)
+    engine = Engine(limits(max_model_len=32))
+    output = engine.scheduler.add(message)
     assert output is not None and output.finish_reason == "error" and output.error is not None
     assert re.search(text, output.error)
-    assert scheduler.schedule() is None
+    assert engine.scheduler.schedule() is None
 
 
 def test_request_that_needs_more_blocks_than_there_are_is_refused_and_the_others_go_on() -> None:
-    sizes = limits(10)
-    scheduler, worker = engine(sizes)
+    engine = Engine(limits(10))
     fits = request("fits", [1] * 100, max_tokens=61)  # 161 tokens, of which 160 are computed
-    assert scheduler.add(fits) is None
-    output = scheduler.add(request("large", [1] * 100, max_tokens=62))
+    engine.add(fits)
+    output = engine.scheduler.add(request("large", [1] * 100, max_tokens=62))
     assert output is not None and output.error is not None
     assert "may reach 162 tokens and need 11 KV blocks of 16, but there are 10" in output.error
-    assert run_all(scheduler, worker).token_ids["fits"] == solo(fits, sizes)[0]
+    engine.run()
+    engine.expect_solo(fits)
 
 
 def test_id_in_use_is_refused_and_the_earlier_request_goes_on() -> None:
-    sizes = limits()
-    scheduler, worker = engine(sizes)
+    engine = Engine()
     first = request("a", [1, 2], max_tokens=4)
-    scheduler.add(first)
-    output = scheduler.add(request("a", [3]))
+    engine.add(first)
+    output = engine.scheduler.add(request("a", [3]))
     assert output is not None and output.error == "request id 'a' is in use: choose another"
-    assert run_all(scheduler, worker).token_ids["a"] == solo(first, sizes)[0]
-    assert scheduler.add(request("a", [3])) is None
+    engine.run()
+    engine.expect_solo(first)
+    assert engine.scheduler.add(request("a", [3])) is None
 
 
 @pytest.mark.parametrize("known", [1, 5, 9])
 def test_request_added_again_with_its_outputs_goes_on_where_it_was(known: int) -> None:
     sizes = limits(max_num_batched_tokens=16)
     whole = solo(request("a", [4] * 30, max_tokens=10), sizes)[0]
-    scheduler, worker = engine(sizes)
-    assert scheduler.add(request("a", [4] * 30, max_tokens=10, outputs=whole[:known])) is None
-    collected = run_all(scheduler, worker)
-    assert collected.token_ids["a"] == whole[known:]
-    assert collected.last["a"].finish_reason == "length"
+    engine = Engine(sizes)
+    again = request("a", [4] * 30, max_tokens=10, outputs=whole[:known])
+    engine.add(again)
+    new = engine.plan().new_rows[0]
+    assert (new.token_ids, new.num_prompt_tokens) == ([4] * 30 + whole[:known], 30)
+    engine.run()
+    engine.expect_solo(again)
+    assert engine.collected.first["a"].start == known
 
 
 def test_request_added_again_when_complete_ends_at_once_with_its_reason() -> None:
-    scheduler, _ = engine(limits())
-    assert scheduler.add(request("a", [4], max_tokens=2, outputs=[8, 9])) == RequestOutput("a", [], "length")
-    assert scheduler.add(request("a", [4], eos=[9], outputs=[8, 9])) == RequestOutput("a", [], "stop")
-    assert scheduler.add(request("a", [4], stop=[9], outputs=[8, 9])) == RequestOutput("a", [], "stop", 9)
-    assert scheduler.schedule() is None
+    add = Engine().scheduler.add
+    assert add(request("a", [4], max_tokens=2, outputs=[8, 9])) == RequestOutput("a", [], "length", start=2)
+    assert add(request("a", [4], eos=[9], outputs=[8, 9])) == RequestOutput("a", [], "stop", start=2)
+    assert add(request("a", [4], stop=[9], outputs=[8, 9])) == RequestOutput("a", [], "stop", 9, start=2)
+    assert add(request("a", [4], eos=[9], min_tokens=3, outputs=[8, 9])) is None
 
 
 def test_outputs_go_to_their_clients_in_one_message_each() -> None:
-    scheduler, worker = engine(limits())
-    for i in range(6):
-        scheduler.add(request(f"r{i}", [i], client=i % 2))
-    plan = scheduler.schedule()
-    assert plan is not None
-    outputs = scheduler.update(worker.execute(plan))
-    ids = {client: [o.request_id for o in step.outputs] for client, step in outputs.items()}
-    assert ids == {0: ["r0", "r2", "r4"], 1: ["r1", "r3", "r5"]}
+    engine = Engine()
+    engine.add(*(request(f"r{i}", [i], client=i % 2) for i in range(6)))
+    for _ in range(2):  # the first and the second token come in different forms
+        engine.plan()
+        outputs = engine.finish()
+        ids = {client: [o.request_id for o in step.each()] for client, step in outputs.items()}
+        assert ids == {0: ["r0", "r2", "r4"], 1: ["r1", "r3", "r5"]}
+
+
+def test_tokens_in_the_middle_of_a_request_travel_in_columns() -> None:
+    engine = Engine()
+    engine.add(request("a", [1], max_tokens=3, client=0), request("b", [2], max_tokens=4, client=0))
+    shapes = []
+    for _ in range(4):
+        engine.plan()
+        outputs = engine.finish()[0]
+        shapes.append(([o.request_id for o in outputs.outputs], outputs.request_ids, outputs.starts))
+    assert shapes == [(["a", "b"], [], []), ([], ["a", "b"], [1, 1]), (["a"], ["b"], [2]), (["b"], [], [])]
 
 
 def test_chunks_without_a_token_send_nothing() -> None:
-    scheduler, worker = engine(limits(max_num_batched_tokens=16))
-    scheduler.add(request("a", [1] * 40))
-    plan = scheduler.schedule()
-    assert plan is not None and plan.sample == [False]
-    assert scheduler.update(worker.execute(plan)) == {}
-
-
-def test_planning_while_a_step_is_in_flight_is_a_defect() -> None:
-    scheduler, _ = engine(limits())
-    scheduler.add(request("a", [1]))
-    scheduler.schedule()
-    with pytest.raises(AccountError, match="step 1 is in flight"):
-        scheduler.schedule()
+    engine = Engine(limits(max_num_batched_tokens=16))
+    engine.add(request("a", [1] * 40))
+    assert engine.plan().sample == [False]
+    assert engine.finish() == {}
 
 
 @pytest.mark.parametrize(
@@ -323,56 +286,29 @@ def test_planning_while_a_step_is_in_flight_is_a_defect() -> None:
         StepResult(1, [0, 1], [5]),
         StepResult(1, [0, 1], [5, 97]),
         StepResult(1, [0, 1], [5, -1]),
+        StepResult(1, [0, 1], [5, 5], logprobs=[None]),
     ],
 )
 def test_result_that_does_not_answer_the_plan_is_refused_and_changes_nothing(result: StepResult) -> None:
-    scheduler, worker = engine(limits())
+    engine = Engine()
     messages = [request("a", [1]), request("b", [2])]
-    for message in messages:
-        scheduler.add(message)
-    plan = scheduler.schedule()
-    assert plan is not None
+    engine.add(*messages)
+    engine.plan()
     with pytest.raises(ResultError):
-        scheduler.update(result)
-    collected = Collected()
-    collected.take(scheduler.update(worker.execute(plan)))
-    run_all(scheduler, worker, collected)
-    assert all(collected.token_ids[m.request_id] == solo(m, limits())[0] for m in messages)
+        engine.scheduler.update(result)
+    engine.finish()
+    engine.run()
+    engine.expect_solo(*messages)
 
 
 def test_result_without_a_step_is_refused() -> None:
-    scheduler, _ = engine(limits())
-    with pytest.raises(ResultError, match="in flight is no step"):
-        scheduler.update(StepResult(0, [], []))
+    with pytest.raises(ResultError, match="answered step 3, but none is in flight"):
+        Engine().scheduler.update(StepResult(3, [], []))
 
 
 def test_request_whose_whole_life_is_recomputed_keeps_its_tokens() -> None:
     """Ten requests, blocks for two: everybody is preempted, nobody's output changes."""
     messages = [request(f"r{i}", [i] * 20, max_tokens=60, seed=i) for i in range(10)]
-    _, scheduler, _ = run(limits(11, max_num_batched_tokens=64), *messages)
-    assert scheduler.statistics().num_generated_tokens == 600
-
-
-def test_statistics_tell_the_accounts() -> None:
-    scheduler, worker = engine(limits(max_num_seqs=2))
-    for i in range(3):
-        scheduler.add(request(f"r{i}", [1] * 17, max_tokens=2))
-    plan = scheduler.schedule()
-    assert plan is not None
-    scheduler.update(worker.execute(plan))
-    now = scheduler.statistics()
-    assert (now.num_running, now.num_waiting, now.num_free_blocks, now.num_blocks) == (2, 1, 60, 64)
-    assert (now.num_steps, now.num_preemptions, now.num_generated_tokens) == (1, 0, 2)
-
-
-def test_accounts_of_two_thousand_tiny_requests_return_to_the_start() -> None:
-    scheduler, worker = engine(limits(16, max_num_seqs=8))
-    collected = Collected()
-    for i in range(2000):
-        scheduler.add(request(f"r{i}", [i % 97], max_tokens=1 + i % 3))
-        if i % 8 == 7:
-            run_all(scheduler, worker, collected)
-    assert len(collected.last) == 2000
-    now = scheduler.statistics()
-    assert (now.num_running, now.num_waiting, now.num_free_blocks) == (0, 0, 16)
-    assert not scheduler._requests and not scheduler._running and not scheduler._waiting
+    for config in (UNCACHED, SchedulerConfig()):
+        engine = run(limits(11, max_num_batched_tokens=64), *messages, config=config)
+        assert engine.scheduler.statistics().num_generated_tokens == 600

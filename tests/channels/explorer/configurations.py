@@ -1,48 +1,228 @@
+"""The small worlds that are explored, and how each is put together from programs."""
+
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from .protocol import *
-from .search import Configuration
+from typing import Any
 
-def world(name, rules, roles, channels, mortal=(), victim=None, survivors=(), **more):
-    threads = {r.me: partial(process, rules, r) for r in roles}
-    links = []
-    if victim:
-        threads["supervisor"] = partial(supervisor, rules, victim, survivors)
-        links = [link("supervisor", s) for s in survivors]
-    variables, cells, ghosts = {}, [], {}
-    for c in channels:
-        variables[c.head] = 0
-        variables[c.space_wanted] = 0
-        for r in c.readers:
-            variables[c.word(r)] = 0
-            ghosts[f"consumed.{c.writer}.{r}"] = 0
-        ghosts[f"published.{c.writer}"] = 0
-        for cell in c.cells():
-            variables[cell] = 0
-            cells.append(cell)
-    for r in roles:
-        variables[bell(r.me)] = 0
-    return Configuration(name, threads, variables, cells, [r.me for r in roles], links, ghosts, mortal, **more)
+from . import membership, spill
+from .machine import Program
+from .protocol import Channel, Role, Rules, bell, link, process, supervisor
+from .search import MODELS, Configuration
+from .spill import Lane, SpillRules
 
-def doorbell(rules, n1=1, n2=1):
-    a, b = Channel("A", ("R",), max(n1,1)), Channel("B", ("R",), max(n2,1))
-    return world("doorbell", rules, [
-        Role("A", outbound=a, addressed=(("R",),)*n1), Role("B", outbound=b, addressed=(("R",),)*n2),
-        Role("R", inbound=((a, n1), (b, n2)))], [a, b])
 
-def broadcast(rules, n=2, cap=2):
-    a = Channel("W", ("R", "S"), cap)
-    return world("broadcast", rules, [Role("W", outbound=a, addressed=(("R","S"),)*n), Role("R", inbound=((a, n),)), Role("S", inbound=((a, n),))], [a])
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A configuration for any rules, under these memory models. ``brief`` ones belong to the short run."""
 
-def full(rules, n=3, cap=1, **k):
-    a = Channel("W", ("R",), cap)
-    return world("full", rules, [Role("W", outbound=a, addressed=(("R",),)*n, **k), Role("R", inbound=((a, n),))], [a])
+    name: str
+    build: Callable[[SpillRules], Configuration]
+    models: tuple[str, ...] = MODELS
+    brief: bool = True
 
-from . import spill as S
-def spilled(rules, wanted=(True,)*3, cap=1, **k):
-    a = Channel("W", ("R",), cap)
-    lane = S.Lane(a, wanted, **k)
-    variables = {a.head: 0, a.space_wanted: 0, a.word("R"): 0, lane.taken: 0, bell("W"): 0, bell("R"): 0}
-    cells = a.cells()
-    variables |= {c: 0 for c in cells}
-    return Configuration("spill", {"W": partial(S.writer, rules, lane), "R": partial(S.reader, rules, lane)}, variables, cells, ["W", "R"], [lane.link], {})
+
+def world(
+    name: str,
+    channels: Iterable[Channel],
+    threads: dict[str, Callable[[], Program]],
+    words: Sequence[str] = (),
+    links: Sequence[str] = (),
+    mortal: Sequence[str] = (),
+) -> Configuration:
+    """Threads that share these rings; every thread has a bell and an eventfd."""
+    variables: dict[str, Any] = dict.fromkeys(words, 0)
+    cells: list[str] = []
+    ghosts: dict[str, int] = {}
+    pairs = []
+    for channel in channels:
+        variables |= {channel.head: 0, channel.space_wanted: 0}
+        ghosts[f"published.{channel.writer}"] = 0
+        for reader in channel.readers:
+            variables[channel.word(reader)] = 0
+            ghosts[f"consumed.{channel.writer}.{reader}"] = 0
+            pairs.append((f"published.{channel.writer}", f"consumed.{channel.writer}.{reader}", channel.capacity))
+        cells += channel.cells()
+    variables |= dict.fromkeys(cells, 0)
+    sleepers = [thread for thread in threads if thread != "supervisor"]
+    variables |= {bell(thread): 0 for thread in sleepers}
+
+    def depth_is_bounded(values: dict[str, Any]) -> str | None:
+        for published, consumed, capacity in pairs:
+            if values[published] - values[consumed] > capacity:
+                return f"{values[published] - values[consumed]} records are in use in a ring of {capacity}"
+        return None
+
+    bounded = depth_is_bounded if not mortal and "late" not in name else None  # the dead and the absent consume nothing
+    return Configuration(
+        name, threads, variables, cells, sleepers, links, ghosts, mortal, invariant=bounded if pairs else None
+    )
+
+
+def processes(rules: Rules, roles: Iterable[Role]) -> dict[str, Callable[[], Program]]:
+    return {role.me: partial(process, rules, role) for role in roles}
+
+
+def broadcast(rules: SpillRules, name: str, records: int, capacity: int) -> Configuration:
+    """One writer, two readers; each record is for both."""
+    channel = Channel("W", ("R", "S"), capacity)
+    both = (("R", "S"),) * records
+    reads = ((channel, records),)
+    roles = [Role("W", outbound=channel, addressed=both), Role("R", reads), Role("S", reads)]
+    return world(name, [channel], processes(rules.ring, roles))
+
+
+def full(rules: SpillRules, name: str, records: int, capacity: int, flush_every: int = 1) -> Configuration:
+    """One writer that runs full, one reader."""
+    channel = Channel("W", ("R",), capacity)
+    addressed = (("R",),) * records
+    roles = [Role("W", (), channel, addressed, flush_every), Role("R", ((channel, records),))]
+    return world(name, [channel], processes(rules.ring, roles))
+
+
+def laggard(rules: SpillRules, name: str) -> Configuration:
+    """Records for R alone fill the ring, while S sleeps on them unread."""
+    channel = Channel("W", ("R", "S"), 1)
+    reads = ((channel, 2),)
+    roles = [Role("W", (), channel, (("R",),) * 2), Role("R", reads), Role("S", reads)]
+    return world(name, [channel], processes(rules.ring, roles))
+
+
+def doorbell(rules: SpillRules, name: str, of_a: int, of_b: int) -> Configuration:
+    """Two writers that never run full ring the bell of one reader."""
+    a, b = Channel("A", ("R",), of_a), Channel("B", ("R",), of_b)
+    roles = [
+        Role("A", (), a, (("R",),) * of_a),
+        Role("B", (), b, (("R",),) * of_b),
+        Role("R", ((a, of_a), (b, of_b))),
+    ]
+    return world(name, [a, b], processes(rules.ring, roles))
+
+
+def facing(rules: SpillRules, name: str, records: int) -> Configuration:
+    """Two processes with a ring of one record towards each other."""
+    a, b = Channel("A", ("B",), 1), Channel("B", ("A",), 1)
+    roles = [
+        Role("A", ((b, records),), a, (("B",),) * records),
+        Role("B", ((a, records),), b, (("A",),) * records),
+    ]
+    return world(name, [a, b], processes(rules.ring, roles))
+
+
+def writer_dies(rules: SpillRules, name: str, of_b: int, reported: bool) -> Configuration:
+    """A may die at each step. Reported: R reads what A published, and all of B. Else (A is stopped): all of B at least."""
+    a, b = Channel("A", ("R",), 1), Channel("B", ("R",), of_b)
+    news = link("supervisor", "R")
+    reader = Role(
+        "R", ((a, 1), (b, of_b)), obituaries=news if reported else None, optional=() if reported else ("A",)
+    )
+    roles = [Role("A", (), a, (("R",),)), Role("B", (), b, (("R",),) * of_b), reader]
+    threads = processes(rules.ring, roles)
+    if reported:
+        threads["supervisor"] = partial(supervisor, rules.ring, "A", ("R",))
+    return world(name, [a, b], threads, links=[news] if reported else [], mortal=["A"])
+
+
+def reader_dies(rules: SpillRules, name: str, records: int) -> Configuration:
+    """S may die at each step; the writer evicts it and goes on with R."""
+    channel = Channel("W", ("R", "S"), 1)
+    news = link("supervisor", "W")
+    reads = ((channel, records),)
+    roles = [
+        Role("W", (), channel, (("R", "S"),) * records, obituaries=news),
+        Role("R", reads),
+        Role("S", reads),
+    ]
+    threads = processes(rules.ring, roles)
+    threads["supervisor"] = partial(supervisor, rules.ring, "S", ("W",))
+    return world(name, [channel], threads, links=[news], mortal=["S"])
+
+
+def late(rules: SpillRules, name: str, records: int, capacity: int) -> Configuration:
+    """A second reader is admitted between two records."""
+    channel = Channel("W", ("R", "S"), capacity)
+    threads: dict[str, Callable[[], Program]] = {
+        "W": partial(membership.admitting_writer, rules.ring, channel, records),
+        "R": partial(process, rules.ring, Role("R", ((channel, records),))),
+        "S": partial(membership.late_reader, rules.ring, channel, "S", records),
+    }
+    return world(name, [channel], threads, links=[link("W", "S")])
+
+
+def closing(rules: SpillRules, name: str) -> Configuration:
+    """The last record and the end of the ring."""
+    channel = Channel("W", ("R",), 1)
+    threads: dict[str, Callable[[], Program]] = {
+        "W": partial(membership.closing_writer, rules.ring, channel),
+        "R": partial(membership.reader_to_the_end, rules.ring, channel, "R"),
+    }
+    return world(name, [channel], threads, words=[membership.state(channel)])
+
+
+def spilling(
+    rules: SpillRules,
+    name: str,
+    wanted: tuple[bool, ...],
+    capacity: int,
+    views: bool = False,
+    flush_every: int = 1,
+    dies: str = "",
+) -> Configuration:
+    """A writer under `spill` and one slow reader; either may be mortal."""
+    channel = Channel("W", ("R",), capacity)
+    survivor = "R" if dies == "W" else "W"
+    news = link("supervisor", survivor) if dies else None
+    lane = Lane(channel, wanted, views=views, flush_every=flush_every, obituary=news)
+    threads: dict[str, Callable[[], Program]] = {
+        "W": partial(spill.writer, rules, lane),
+        "R": partial(spill.reader, rules, lane),
+    }
+    if dies:
+        threads["supervisor"] = partial(supervisor, rules.ring, dies, (survivor,))
+    configuration = world(
+        name, [channel], threads, [lane.taken], [lane.link, *([news] if news else [])], [dies] if dies else []
+    )
+    # The depth says nothing here: a detached reader is in no minimum.
+    return Configuration(**{**_fields(configuration), "invariant": None, "ghosts": {}})
+
+
+def _fields(configuration: Configuration) -> dict[str, Any]:
+    return {name: getattr(configuration, name) for name in configuration.__dataclass_fields__}
+
+
+STORE_BUFFERS = ("TSO", "PSO")
+
+
+def _case(build: Callable[..., Configuration], name: str, *args: Any, models: tuple[str, ...] = MODELS, brief: bool = True, **more: Any) -> Case:
+    return Case(name, lambda rules: build(rules, name, *args, **more), models, brief)
+
+
+CASES = [
+    _case(broadcast, "one record to two readers", 1, 1),
+    _case(broadcast, "two records to two readers", 2, 2, models=STORE_BUFFERS, brief=False),
+    _case(broadcast, "two records to two readers through a ring of one", 2, 1, models=STORE_BUFFERS, brief=False),
+    _case(full, "full ring of one", 3, 1),
+    _case(full, "full ring of two", 4, 2, brief=False),
+    _case(full, "full ring of one, flushed once", 3, 1, 3),
+    _case(laggard, "laggard outside the mask"),
+    _case(doorbell, "two writers ring one reader", 1, 1),
+    _case(doorbell, "two writers ring one reader, two records and one", 2, 1, brief=False),
+    _case(doorbell, "two writers ring one reader, two records each", 2, 2, models=STORE_BUFFERS, brief=False),
+    _case(facing, "full rings that face each other", 2),
+    _case(writer_dies, "a writer dies at each step", 1, True),
+    _case(writer_dies, "a writer dies at each step, two records of the other", 2, True, models=STORE_BUFFERS, brief=False),
+    _case(writer_dies, "a writer is stopped at each step", 2, False),
+    _case(reader_dies, "a reader dies at each step and is evicted", 2),
+    _case(late, "a reader joins late", 2, 2),
+    _case(closing, "the ring is closed"),
+    _case(spilling, "spill, ring of one", (True,) * 4, 1),
+    _case(spilling, "spill, ring of two", (True,) * 4, 2),
+    _case(spilling, "spill, a record for others", (True, False, True, True), 1),
+    _case(spilling, "spill, flushed once", (True,) * 4, 2, flush_every=4),
+    _case(spilling, "spill, the reader reads in place", (True,) * 3, 1, views=True),
+    _case(spilling, "spill, the writer dies at each step", (True,) * 3, 1, dies="W"),
+    _case(spilling, "spill, the reader dies at each step", (True,) * 3, 1, dies="R"),
+    _case(spilling, "spill, the reader dies with a view open", (True,) * 3, 1, views=True, dies="R"),
+]

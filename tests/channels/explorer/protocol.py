@@ -6,7 +6,6 @@ writer of a ring is called like the ring, and a process has one bell and one eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from .machine import (
@@ -44,8 +43,8 @@ class Rules:
     cursor_release: Order = Order.RELEASE  # P2, in R3
     cursor_acquire: Order = Order.ACQUIRE  # A1, in W1 and X3
     word_before_call: bool = True  # B2 before B3
-    ringing_rings: bool = True  # RINGING keeps nobody else from ringing
-    numbered: bool = False  # B4 touches only the arming that B1 saw
+    ringing_rings: bool = True  # B2: RINGING keeps nobody else from ringing
+    numbered: bool = True  # B4 touches only the arming that B1 saw
     looks_after_arming: bool = True  # S3 after S1
     awake_before_take: bool = True  # S6 before S7
     rings_laggards: bool = True  # X4 rings readers that the record is not for
@@ -54,6 +53,8 @@ class Rules:
     notifies_survivors: bool = True  # the supervisor, on every death
     awaits_proof: bool = True  # evicts on proof of death only
     fills_before_head: bool = True  # W3 before W4
+    admits_before_telling: bool = True  # the cursor of a late reader is set before it hears of its admission
+    close_release: Order = Order.RELEASE  # of the state word
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +225,8 @@ class Role:
     outbound: Channel | None = None
     addressed: tuple[tuple[str, ...], ...] = ()  # per record, the readers that flush rings
     flush_every: int = 1
-    obituaries: str | None = None  # the link on which the supervisor reports deaths
-    optional: tuple[str, ...] = ()  # writers that may die before their last record
-    evicts: bool = False  # a reported death is that of a reader of our ring
+    obituaries: str | None = None  # the link on which the supervisor reports a death: of a writer, or of a reader to evict
+    optional: tuple[str, ...] = ()  # writers whose records may come or not
 
 
 def process(rules: Rules, role: Role) -> Program:
@@ -254,7 +254,7 @@ def process(rules: Rules, role: Role) -> Program:
                 sent, idle = sent + 1, False
                 if sent % role.flush_every == 0 or sent == len(role.addressed):
                     yield from flush(rules, tuple(r for r in rung if r in readers))
-        complete = yield from has_everything(rules, role, cursors, dead)
+        complete = yield from has_everything(role, cursors, dead)
         if complete and sent == len(role.addressed):
             return
         if idle:
@@ -270,22 +270,17 @@ def poll_all(rules: Rules, role: Role, cursors: tuple[int, ...]) -> Body:
     return cursors
 
 
-def has_everything(rules: Rules, role: Role, cursors: tuple[int, ...], dead: tuple[str, ...]) -> Body:
+def has_everything(role: Role, cursors: tuple[int, ...], dead: tuple[str, ...]) -> Body:
+    """Every inbound stream has ended: with its last record, with its dead writer's last record, or it does not matter."""
     for i, (channel, count) in enumerate(role.inbound):
-        if cursors[i] == count:
+        if cursors[i] == count or channel.writer in role.optional:
             continue
         if channel.writer not in dead:
-            if channel.writer in role.optional and not rules_report(role):
-                continue
             return False
         head = yield Load(channel.head, Order.ACQUIRE)  # the obituary came after the last head
         if head != cursors[i]:
             return False
     return True
-
-
-def rules_report(role: Role) -> bool:
-    return role.obituaries is not None
 
 
 def sleep(rules: Rules, role: Role, cursors: tuple[int, ...], readers: tuple[str, ...], sent: int, wanted: int, arming: int) -> Body:
@@ -329,6 +324,3 @@ def supervisor(rules: Rules, victim: str, survivors: tuple[str, ...]) -> Program
             yield Send(link("supervisor", survivor), victim)
             if rules.notifies_survivors:
                 yield Ring(survivor)
-
-
-Maker = Callable[[Rules], Program]

@@ -30,7 +30,7 @@ class SpillRules:
     checks_corrupt: bool = True  # bytes that make no sense are a defect only if we still own them
     waits_for_notice: bool = True  # L3: the notice in the link ends LINK, not the word
     attaches_late: bool = True  # T1 waits until R has taken everything: a matter of policy
-    word_before_notice: bool = True  # H1 before H2
+    word_before_records: bool = True  # H1 before W4
     pins_swap: bool = True  # V1 is a swap, not a store
     rings_moved: bool = True  # what was published for R and not flushed is rung although R was detached since
 
@@ -44,7 +44,7 @@ class Lane:
     batch: int = 9  # records that R copies at once
     views: bool = False  # R reads in place
     flush_every: int = 1
-    obituaries: str | None = None  # R hears of the writer's death here
+    obituary: str | None = None  # where R hears of the writer's death, or the writer of R's
 
     @property
     def taken(self) -> str:
@@ -59,15 +59,20 @@ def writer(rules: SpillRules, lane: Lane) -> Program:
     """send() for each record, T1 to T3."""
     channel = lane.channel
     me = channel.writer
-    attached, spilled, lowest, arming, dirty = True, 0, 0, 0, False
+    attached, spilled, lowest, arming, dirty, alive = True, 0, 0, 0, False, True
     position = 0
     while position < len(lane.wanted):
-        wanted = lane.wanted[position]
+        if lane.obituary == link("supervisor", me) and alive:
+            alive = (yield Receive(lane.obituary)) is None
+            attached = attached and alive
+        wanted = lane.wanted[position] and alive
         if wanted and not attached:
             taken = yield Load(lane.taken, Order.ACQUIRE)
             if taken == spilled or not rules.attaches_late:
                 attached, lowest = True, position
-                yield from attach(rules, lane, position)
+                if rules.word_before_records:
+                    yield Store(channel.word("R"), STEP * position, Order.RELEASE)
+                yield Send(lane.link, (NOTICE, position))
             del taken
         if attached and position + 1 - lowest > channel.capacity:
             required = position + 1 - channel.capacity
@@ -84,6 +89,8 @@ def writer(rules: SpillRules, lane: Lane) -> Program:
             del outcome, value, required
         yield Store(channel.cell(position), position + 1, Order.PLAIN)
         yield Store(channel.head, position + 1, rules.ring.head_release)
+        if attached and lowest == position and not rules.word_before_records:
+            yield Store(channel.word("R"), STEP * position, Order.RELEASE)
         if wanted and not attached:
             yield Send(lane.link, (SPILL, position))
             spilled += 1
@@ -124,16 +131,6 @@ def hold(rules: SpillRules, lane: Lane, position: int, required: int) -> Body:
         return "detached", pushed
 
 
-def attach(rules: SpillRules, lane: Lane, position: int) -> Body:
-    """H1 to H3."""
-    if rules.word_before_notice:
-        yield Store(lane.channel.word("R"), STEP * position, Order.RELEASE)
-        yield Send(lane.link, (NOTICE, position))
-    else:
-        yield Send(lane.link, (NOTICE, position))
-        yield Store(lane.channel.word("R"), STEP * position, Order.RELEASE)
-
-
 def wait(rules: SpillRules, lane: Lane, required: int, arming: int) -> Body:
     """X1 to X4 and the sleep of the writer, for a reader that holds a view."""
     channel, me = lane.channel, lane.channel.writer
@@ -161,8 +158,8 @@ def reader(rules: SpillRules, lane: Lane) -> Program:
     held: tuple[tuple[str, int], ...] = ()  # frames received and not yet taken
     while due < len(lane.wanted):
         idle = True
-        if lane.obituaries is not None and not dead:
-            dead = (yield Receive(lane.obituaries)) is not None
+        if lane.obituary == link("supervisor", "R") and not dead:
+            dead = (yield Receive(lane.obituary)) is not None
             idle = not dead
         frame = yield Receive(lane.link)
         if frame is not None:

@@ -181,13 +181,14 @@ class Views:
             kept = memory[0][variable]
             found = []
             for place in range(self._place(_views_of(memory, thread)[0], variable), len(kept)):
-                seen, carried = kept[place]
+                seen = kept[place][0]
                 if seen == expected and place < len(kept) - 1:
                     continue  # it would have to replace a store that has been replaced already
                 after = self._see(memory, thread, variable, place, order.acquires)
                 if seen == expected:
                     for cell in validated:
                         after = self._note_read(after, thread, cell)
+                    carried = after[0][variable][place][1]
                     after = self._append(after, thread, variable, value, order.releases, carried)
                 found.append((seen, self._trim(after)))
             return found

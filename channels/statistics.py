@@ -1,0 +1,79 @@
+"""Figures and reports of a lane: how far its readers are behind, and who waits for whom.
+
+Outbox and inbox fill them in; nothing here looks at a ring by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .ring import RingStatistics
+from .spill import Policy
+
+if TYPE_CHECKING:
+    from ._native import Board
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLag:
+    """How far one reader is behind its writer."""
+
+    slot: int  # its bit in masks
+    bell_slot: int  # its process's place on the board
+    policy: Policy
+    mode: Literal["ring", "link"]  # where its next record comes from: "link" while it is detached
+    depth_bytes: int  # not consumed: of the ring everything behind its cursor, of the link what was put there for it
+    depth_records: int  # the same in records; in the ring padding and records of others count
+    age_s: float  # how long it was seen to stand at its cursor, or has been detached; 0 if it keeps up
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatistics(RingStatistics):
+    """What an outbox did since it was made, and where its readers are: the ring's figures, and these."""
+
+    streamed: int  # oversized messages whose bytes went over the links
+    sealed: int  # oversized messages that went in a memfd
+    under_way_bytes: int  # of oversized messages that some attached reader has not consumed, now
+    spilled_records: int  # put on the links of detached readers
+    spilled_bytes: int  # payloads of those, oversized messages included
+    attaches: int  # times that a detached reader had caught up and went on in the ring
+    refusals: int  # times that RingFull was raised
+    readers: tuple[ReaderLag, ...]
+
+    @property
+    def laggard(self) -> ReaderLag | None:
+        """The reader that is behind by most bytes; None without readers."""
+        return max(self.readers, key=lambda reader: reader.depth_bytes, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StallReport:
+    """Who waits for whom, and how far behind the reader is. ``str()`` is one line for a log."""
+
+    side: Literal["writer", "reader"]  # the one that waits
+    reason: str
+    epoch: int  # of the ring
+    slot: int  # of the reader
+    bell_slot: int  # of the one that is waited for, on the board; -1 if it has none
+    lag_bytes: int  # not consumed by the reader
+    lag_records: int
+    age_s: float  # how long, at least
+    phase: int | None  # what the one that is waited for is doing, by its word on the board; None without a board
+    progress: int | None  # how often it has said so: the same number later means that it stands still
+
+    def __str__(self) -> str:
+        doing = "phase unknown" if self.phase is None else f"phase {self.phase}, progress {self.progress}"
+        return (
+            f"the {self.side} of the ring of epoch {self.epoch} has waited {self.age_s:.3f} s: {self.reason}; "
+            f"reader slot {self.slot} is {self.lag_bytes} bytes and {self.lag_records} records behind; "
+            f"board slot {self.bell_slot} is in {doing}"
+        )
+
+
+def progress_of(board: Board | None, bell_slot: int) -> tuple[int | None, int | None]:
+    """(phase, progress) of a process, for a report."""
+    if board is None or not 0 <= bell_slot < board.slots:
+        return None, None
+    progress, phase = board.progress(bell_slot)
+    return phase, progress
