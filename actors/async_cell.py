@@ -23,7 +23,7 @@ CALLER, DEADLINE = "its caller gave up", "deadline"
 class AsyncCell(Cell):
     """See the module. `serve` runs until it is cancelled; `close` ends what runs beside it."""
 
-    def __init__(self, actor: Actor, actor_id: int, name: str, on_handler: Callable[[int], None]) -> None:
+    def __init__(self, actor: Actor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]) -> None:
         super().__init__(actor, actor_id, name, on_handler)
         self._arrived: asyncio.Future[None] | None = None
         self._current: Incoming | None = None
@@ -72,7 +72,7 @@ class AsyncCell(Cell):
                 self._start_beside(incoming, self._run_beside(incoming, descriptor.function))
             elif descriptor is not None:
                 await self._run_inline(incoming, descriptor.function)
-            self._on_handler(0)
+            self._on_handler(self, 0)
 
     async def close(self) -> None:
         """Cancel what runs beside the mailbox, and wait for it."""

@@ -17,7 +17,7 @@ from .wire import FailureKind
 class BlockingCell(Cell):
     """Runs handlers when told to. A running handler is asked to end (``cancelled``), never interrupted."""
 
-    def __init__(self, actor: BlockingActor, actor_id: int, name: str, on_handler: Callable[[int], None]) -> None:
+    def __init__(self, actor: BlockingActor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]) -> None:
         super().__init__(actor, actor_id, name, on_handler)
         self._current: Incoming | None = None
         self._cancelled = False
@@ -57,7 +57,7 @@ class BlockingCell(Cell):
                 self._start_stream(incoming, descriptor)
             elif descriptor is not None:
                 self._run(incoming, descriptor)
-            self._on_handler(0)
+            self._on_handler(self, 0)
         while self._to_close:
             self._to_close.pop().items.close()
         for key, (incoming, producer) in list(self._streams.items()):
@@ -125,7 +125,7 @@ class ThreadCell(BlockingCell):
         actor: BlockingActor,
         actor_id: int,
         name: str,
-        on_handler: Callable[[int], None],
+        on_handler: Callable[[Cell, int], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(actor, actor_id, name, on_handler)

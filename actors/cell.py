@@ -45,7 +45,7 @@ class Cell(ABC):
     """The mailbox side of an actor. ``on_handler`` is told the number of the handler that runs (0: none)."""
 
     def __init__(
-        self, actor: Actor | BlockingActor, actor_id: int, name: str, on_handler: Callable[[int], None]
+        self, actor: Actor | BlockingActor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]
     ) -> None:
         self.actor = actor
         self.actor_id = actor_id
@@ -115,7 +115,7 @@ class Cell(ABC):
             where = f"while the call waited in the mailbox of {self.name!r}"
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.DEADLINE, None, where, "")
             return incoming, None
-        self._on_handler(number)
+        self._on_handler(self, number)
         return incoming, descriptor
 
     def _refusal(self, incoming: Incoming, descriptor: Descriptor | None) -> Exception | None:

@@ -22,7 +22,7 @@ from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import BlockingCell
 from .boot import ROOT_SLOT, Boot, load_class
-from .cell import describe
+from .cell import Cell, describe
 from .child_node import AsyncChildNode, BlockingChildNode, ChildControl
 from .context import Context
 from .loops import run_on_new_loop, send_all, wait_readable
@@ -47,6 +47,16 @@ class Place:
     root_bell_fd: int
     root_ring_fd: int
     abort_fd: int  # readable when a stop must reach the middle of a handler
+
+    def show_handler(self, cell: Cell, number: int) -> None:
+        """Show on the board which handler runs (0: none), and between handlers the mailbox's figures."""
+        self.board.advance(self.boot.slot, number)
+        if number == 0:
+            queue, meter = cell.queue, cell.meter
+            oldest_us = int(queue[0].arrived_at * 1e6) if queue else 0
+            self.board.set_gauges(
+                self.boot.slot, len(queue), oldest_us, meter.handled, int(meter.handling_time_s * 1e6)
+            )
 
     def join(self, node: ChildControl) -> None:
         """Connect the node to the root."""
@@ -99,7 +109,7 @@ async def _live_async(place: Place, cls: type[Actor]) -> int:
     place.join(node)
     try:
         actor, handoff = _construct(node, boot, cls)
-        cell = AsyncCell(actor, boot.actor_id, boot.name, lambda n: place.board.advance(boot.slot, n))
+        cell = AsyncCell(actor, boot.actor_id, boot.name, place.show_handler)
         node.route_up(boot.actor_id, boot.name, boot.slot, cell.capacity_bytes)
         runner = ActorRunner(node, cell, actor)
         start = asyncio.ensure_future(runner.start(_context(node, boot), handoff))
@@ -135,7 +145,7 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     place.join(node)
     try:
         actor, handoff = _construct(node, boot, cls)
-        cell = BlockingCell(actor, boot.actor_id, boot.name, lambda n: place.board.advance(boot.slot, n))
+        cell = BlockingCell(actor, boot.actor_id, boot.name, place.show_handler)
         node.cells[boot.actor_id] = cell
         actor.on_start(_context(node, boot), handoff)
         if cls.on_abort is not BlockingActor.on_abort:

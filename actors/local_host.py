@@ -66,7 +66,7 @@ class TaskHost:
         try:
             actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
             assert isinstance(actor, Actor)
-            cell = AsyncCell(actor, child.actor_id, child.name, lambda _: None)
+            cell = AsyncCell(actor, child.actor_id, child.name, lambda _, __: None)
             self._runner = ActorRunner(self._root, cell, actor)
             await self._runner.start(Context(self._owner, ref, child.name, self._incarnation), handoff)
         except asyncio.CancelledError:
@@ -141,7 +141,7 @@ class ThreadHost:
             actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
             assert isinstance(actor, BlockingActor)
             ref = Ref(child.actor_id, child.name, self._root)
-            cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, lambda _: None, self._loop)
+            cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, lambda _, __: None, self._loop)
             actor.on_start(Context(self._owner, ref, child.name, self._incarnation), self._handoff)
         except BaseException as error:  # SystemExit ends the actor's start, not the app
             self._started.set_exception(error)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
 
 from . import platform
-from .boot import CPUS_VARIABLE, Boot, class_for_travel
+from .boot import BOARD_FREE, BOARD_READY, BOARD_STARTING, CPUS_VARIABLE, Boot, class_for_travel
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
@@ -106,6 +106,8 @@ class ProcessHost:
         fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd)
         ours.send(FrameKind.BOOT, 0, root.codec.encode(boot), fds)
         root.hosts[self.slot] = self
+        root.board.set_label(self.slot, f"{self._process.pid} {child.name}")
+        root.board.set_state(self.slot, self.incarnation, BOARD_STARTING)
         root.connect(self.slot, child.name, ours, os.dup(self._bell_fd), os.dup(self._ring.fd))
 
     def fds_for_introduction(self) -> tuple[int, int]:
@@ -118,6 +120,7 @@ class ProcessHost:
         body: Any = self._root.codec.decode(frame.payload)
         if frame.kind == FrameKind.READY:
             self._enter_phase("", None)
+            self._root.board.set_state(self.slot, self.incarnation, BOARD_READY)
             if not self._ready.done():
                 self._ready.set_result(body)
         elif frame.kind in (FrameKind.START_FAILED, FrameKind.CRASHED):
@@ -233,6 +236,7 @@ class ProcessHost:
             self._on_exit(cause, process.exit_code == 0)
 
     def _release(self) -> None:
+        self._root.board.set_state(self.slot, self.incarnation, BOARD_FREE)
         self._root.hosts.pop(self.slot, None)
         self._root.give_slot(self.slot)
         if self._ring is not None:

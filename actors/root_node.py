@@ -12,7 +12,7 @@ from ringcast.channels import Board, Doorbell, Frame, Link, Outbox, RingWriter, 
 
 from . import platform
 from .async_node import AsyncNode
-from .boot import ROOT_SLOT
+from .boot import BOARD_READY, ROOT_SLOT
 from .directory import Directory
 from .errors import ActorError, Cause
 from .events import Event
@@ -48,6 +48,8 @@ class RootNode(AsyncNode):
         self._bell_fds: dict[int, int] = {}  # by slot
         self._introduced: set[tuple[int, int]] = set()
         self._unsubscribe: dict[int, list[Callable[[], None]]] = {}  # by the watching process's slot
+        board.set_label(ROOT_SLOT, f"{os.getpid()} {name}")
+        board.set_state(ROOT_SLOT, 1, BOARD_READY)
         platform.current().node_made(self)
 
     def close(self) -> None:

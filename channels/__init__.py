@@ -3,12 +3,15 @@
 Everything public is exported here. The layer waits where it is told to and decides nothing; it imports no asyncio.
 """
 
-from ._native import Board, Doorbell, Message, RecordView, Reservation
+from ._native import Board, Doorbell, DoorbellStatistics, Message, RecordView, Reservation
+from .blocking import Receiver, Sender
 from .codec import Codec, message
+from .cores import available_cores
 from .errors import (
     ChannelError,
     DecodeError,
     EncodeError,
+    EndOfRing,
     LinkError,
     PeerDead,
     ReaderLimit,
@@ -36,7 +39,9 @@ __all__ = [
     "Codec",
     "DecodeError",
     "Doorbell",
+    "DoorbellStatistics",
     "EncodeError",
+    "EndOfRing",
     "Frame",
     "Inbox",
     "Link",
@@ -50,6 +55,7 @@ __all__ = [
     "ReaderLag",
     "ReaderLimit",
     "ReaderStatistics",
+    "Receiver",
     "RecordView",
     "Reservation",
     "RingCorrupt",
@@ -60,7 +66,9 @@ __all__ = [
     "RingWriter",
     "Segment",
     "SegmentError",
+    "Sender",
     "StallReport",
+    "available_cores",
     "create_segment",
     "exit_with",
     "message",

@@ -53,6 +53,10 @@ class RingFull(ChannelError):
         self.age_s = age_s  # how long it was seen to stand there, at least
 
 
+class EndOfRing(ChannelError):
+    """Nobody's fault: the writer has closed the ring, and everything before was read."""
+
+
 class PeerDead(ChannelError):
     """The other side's death: its ring is drained and its link is closed."""
 

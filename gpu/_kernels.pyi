@@ -8,19 +8,17 @@ def best_level() -> int: ...
 def norm(
     level: int,
     threads: int,
-    delta: int,
-    residual: int,
+    x: int,
     weight: int,
     out: int,
     rows: int,
     size: int,
     epsilon: float,
+    add: bool,
     dtype: int,
     /,
 ) -> None: ...
-def gate(
-    level: int, threads: int, gate_up: int, out: int, rows: int, size: int, activation: int, dtype: int, /
-) -> None: ...
+def gather(level: int, x: int, indices: int, out: int, count: int, size: int, /) -> None: ...
 def rotary(
     level: int,
     threads: int,
@@ -120,3 +118,29 @@ def matmul(
     /,
 ) -> None: ...
 def embed(level: int, threads: int, ids: int, tokens: int, weight: PackedWeight, out: int, scale: float, /) -> None: ...
+
+class Program:
+    """Notes calls down, with the arguments of the functions of the same names, and makes them in `run`."""
+
+    def norm(self, *call: object) -> None: ...
+    def rotary(self, *call: object) -> None: ...
+    def attention(self, *call: object) -> None: ...
+    def matmul(self, *call: object) -> None: ...
+    def embed(self, *call: object) -> None: ...
+    def gather(self, *call: object) -> None: ...
+    def run(
+        self,
+        level: int,
+        token_ids: int,
+        positions: int,
+        slots: int,
+        query_starts: int,
+        kv_lengths: int,
+        block_tables: int,
+        logit_tokens: int,
+        tokens: int,
+        sequences: int,
+        table_stride: int,
+        draws: int,
+        /,
+    ) -> None: ...

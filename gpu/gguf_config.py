@@ -56,9 +56,10 @@ def config_from_gguf(
     gemma: dict[str, Any] = {}
     if architecture in _GEMMA_PERIODS:
         scaled_by = hidden_size / num_heads if num_layers == _GEMMA_27B_LAYERS[architecture] else head_dim
-        local_rope = RopeConfig(fields.positive("rope.freq_base_swa", 10000.0), head_dim)
+        has_local_rope = architecture == "Gemma3ForCausalLM"
+        local_rope = RopeConfig(fields.positive("rope.freq_base_swa", 10000.0), head_dim) if has_local_rope else None
         gemma = {
-            "local_rope": local_rope if architecture == "Gemma3ForCausalLM" else None,
+            "local_rope": local_rope,
             "activation": "gelu_tanh",
             "query_scale": scaled_by**-0.5,
             "attention_softcap": fields.softcap("attn_logit_softcapping", 0.0),

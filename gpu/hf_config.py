@@ -16,7 +16,6 @@ from .errors import ModelFileError
 from .model_config import MAX_LAYERS, SUPPORTED_ARCHITECTURES, ModelConfig
 from .rope_config import RopeConfig, rope_from_hf
 
-_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -119,7 +118,7 @@ def config_from_hf(config: Mapping[str, Any], generation_config: Mapping[str, An
     gemma: dict[str, Any] = {}
     if family.is_gemma:
         gemma = {
-            "local_rope": local_rope if architecture == "Gemma3ForCausalLM" else None,
+            "local_rope": local_rope,
             "query_scale": fields.positive("query_pre_attn_scalar", 256) ** -0.5,
             "attention_softcap": fields.softcap("attn_logit_softcapping", family.softcaps[0]),
             "logit_softcap": fields.softcap("final_logit_softcapping", family.softcaps[1]),
@@ -180,18 +179,21 @@ def eos_ids(*candidates: object, source: str) -> tuple[int, ...]:
 
 def _activation(fields: Fields, family: _Family) -> str:
     """Gemma calls the key ``hidden_activation`` and has GELU."""
-    key, implemented = ("hidden_activation", "gelu_pytorch_tanh") if family.is_gemma else ("hidden_act", "silu")
-    name = fields.values.get(key) or implemented
-    if name != implemented:
-        raise fields.unsupported(f"{key}={name!r}", (repr(implemented),))
-    return _ACTIVATIONS[implemented]
+    key, name, activation = ("hidden_act", "silu", "silu")
+    if family.is_gemma:
+        key, name, activation = ("hidden_activation", "gelu_pytorch_tanh", "gelu_tanh")
+    if (fields.values.get(key) or name) != name:
+        raise fields.unsupported(f"{key}={fields.values[key]!r}", (repr(name),))
+    return activation
 
 
 def _ropes(
     fields: Fields, family: _Family, architecture: str, head_dim: int, context: int
-) -> tuple[RopeConfig, RopeConfig]:
-    """Of layers without a window, and with one. Transformers 5 keeps them in ``rope_parameters``, for Gemma by type of
-    layer; before, there were ``rope_scaling`` and keys beside it.
+) -> tuple[RopeConfig, RopeConfig | None]:
+    """Of layers without a window, and with one where that is another.
+
+    Transformers 5 keeps them in ``rope_parameters``, for Gemma by type of layer; before, there were ``rope_scaling``
+    and keys beside it.
     """
     key = "rope_parameters" if fields.values.get("rope_parameters") else "rope_scaling"
     rope = fields.part(key)
@@ -202,7 +204,7 @@ def _ropes(
         full, sliding = rope, Fields({"rope_theta": theta}, fields.source)
     if architecture == "Phi3ForCausalLM" and full.values.get("rope_type", full.values.get("type")) in ("su", "yarn"):
         full = Fields({**full.values, "rope_type": "longrope"}, fields.source, f"{key}.")  # its names for it
-    return (
-        rope_from_hf(full, fields, head_dim, context, family.rope_theta, family.partial_rope),
-        rope_from_hf(sliding, fields, head_dim, context, 10000.0),
-    )
+    rope_of_all = rope_from_hf(full, fields, head_dim, context, family.rope_theta, family.partial_rope)
+    if architecture != "Gemma3ForCausalLM":
+        return rope_of_all, None
+    return rope_of_all, rope_from_hf(sliding, fields, head_dim, context, 10000.0)

@@ -1,10 +1,13 @@
-"""`CpuKernels`: the native kernels as functions of torch tensors. Beside it only `sampling_kernels` calls native code.
+"""`CpuKernels`: the native kernels as functions of torch tensors. Native code is called here and in the other two modules
+named ``*_kernels``.
 
 Every size, type and layout is checked here, so native code can trust its numbers; values that must be in range (block
 ids, positions, token ids) are checked where they enter, in `rows`. Kernels allocate their outputs and keep no state.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch  # before the native module: both must find the same OpenMP runtime, torch's
 from torch import Tensor
@@ -23,8 +26,12 @@ LEVELS = ("portable", "avx2", "avx512", "avx512bf16")
 class CpuKernels:
     """Kernels for one instruction set and number of threads.
 
-    ``level`` names the instruction set (one of `LEVELS`); None takes the best that this processor has.
+    ``level`` names the instruction set (one of `LEVELS`); None takes the best that this processor has. ``native`` is
+    what carries out the calls of a forward pass.
     """
+
+    # `_kernels` itself, or a `_kernels.Program`, which only notes the calls down (see `recorded_pass`).
+    native: Any = _kernels
 
     def __init__(self, num_threads: int, level: str | None = None) -> None:
         best = _kernels.best_level()
@@ -36,34 +43,37 @@ class CpuKernels:
         self.num_threads = num_threads
         self.level = LEVELS[self.level_number]
 
-    def norm(
-        self, delta: Tensor | None, residual: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype
-    ) -> Tensor:
-        """RMSNorm in float32: ``residual`` [rows, size] += ``delta`` in place, then its normed rows as ``dtype``."""
-        rows, size = residual.shape
-        require(residual, "residual", torch.float32, (rows, size))
-        require(weight, "weight", torch.float32, (size,))
-        if delta is not None:
-            require(delta, "delta", dtype, (rows, size))
-        out = torch.empty((rows, size), dtype=dtype)
-        _kernels.norm(
-            self.level_number, self.num_threads, 0 if delta is None else delta.data_ptr(), residual.data_ptr(),
-            weight.data_ptr(), out.data_ptr(), rows, size, epsilon, DTYPE_NUMBERS[dtype],
-        )  # fmt: skip
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Memory for an output."""
+        return torch.empty(shape, dtype=dtype)
+
+    def norm(self, x: Tensor, weight: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+        """RMSNorm of ``x`` float32 [rows, size], computed in float32: the same shape as ``dtype``."""
+        out = self.empty(tuple(x.shape), dtype)
+        self._norm(x, weight, epsilon, out, add=False)
         return out
 
-    def gate(self, gate_up: Tensor, activation: str = "silu") -> Tensor:
-        """``activation`` (one of `ACTIVATIONS`) of the first half of each row times its second half:
-        [rows, 2 * size] -> [rows, size].
-        """
-        rows, twice = gate_up.shape
-        require(gate_up, "gate_up", gate_up.dtype, (rows, twice))
-        if twice % 2:
-            raise ValueError(f"rows of gate_up have {twice} items, no two halves")
-        out = torch.empty((rows, twice // 2), dtype=gate_up.dtype)
-        _kernels.gate(
-            self.level_number, self.num_threads, gate_up.data_ptr(), out.data_ptr(), rows, twice // 2,
-            ACTIVATIONS.index(activation), DTYPE_NUMBERS[gate_up.dtype],
+    def norm_add(self, residual: Tensor, x: Tensor, weight: Tensor, epsilon: float) -> None:
+        """``residual`` += RMSNorm of ``x``, both float32 [rows, size]."""
+        require(residual, "residual", torch.float32, tuple(x.shape))
+        self._norm(x, weight, epsilon, residual, add=True)
+
+    def _norm(self, x: Tensor, weight: Tensor, epsilon: float, out: Tensor, add: bool) -> None:
+        rows, size = x.shape
+        require(x, "x", torch.float32, (rows, size))
+        require(weight, "weight", torch.float32, (size,))
+        self.native.norm(
+            self.level_number, self.num_threads, x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, size, epsilon,
+            add, DTYPE_NUMBERS[out.dtype],
+        )  # fmt: skip
+
+    def gather(self, x: Tensor, batch: Batch) -> Tensor:
+        """The rows of ``x`` float32 [tokens, size] of the tokens whose logits are wanted: [draws, size]."""
+        size, draws = x.shape[1], batch.logit_tokens.shape[0]
+        require(x, "x", torch.float32, (batch.num_tokens, size))
+        out = self.empty((draws, size), torch.float32)
+        self.native.gather(
+            self.level_number, x.data_ptr(), batch.logit_tokens.data_ptr(), out.data_ptr(), draws, size
         )  # fmt: skip
         return out
 
@@ -86,8 +96,8 @@ class CpuKernels:
         for norm in norms or ():
             require(norm, "norm", torch.float32, (head_dim,))
         query_norm, key_norm = (norm.data_ptr() for norm in norms) if norms else (0, 0)
-        queries = torch.empty((tokens, num_heads, head_dim), dtype=torch.float32)
-        _kernels.rotary(
+        queries = self.empty((tokens, num_heads, head_dim), torch.float32)
+        self.native.rotary(
             self.level_number, self.num_threads, qkv.data_ptr(), query_norm, key_norm, cos_sin.data_ptr(),
             batch.positions.data_ptr(), batch.slots.data_ptr(), queries.data_ptr(), tokens, num_heads, rotary_dim,
             scale, epsilon, layer.view, DTYPE_NUMBERS[qkv.dtype],
@@ -108,8 +118,8 @@ class CpuKernels:
         require(queries, "queries", torch.float32, (batch.num_tokens, heads, layer.head_dim))
         if heads % layer.num_kv_heads:
             raise ValueError(f"{heads} heads cannot share {layer.num_kv_heads} key-value heads evenly")
-        out = torch.empty((tokens, heads * head_dim), dtype=dtype)
-        _kernels.attention(
+        out = self.empty((tokens, heads * head_dim), dtype)
+        self.native.attention(
             self.level_number, self.num_threads, queries.data_ptr(), out.data_ptr(), batch.block_tables.data_ptr(),
             batch.query_starts.data_ptr(), batch.kv_lengths.data_ptr(), batch.kv_lengths.shape[0],
             batch.block_tables.shape[1], heads, window, softcap, layer.view, DTYPE_NUMBERS[dtype],

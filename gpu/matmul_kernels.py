@@ -7,7 +7,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import _kernels
 from .kernels import ACTIVATIONS, DTYPE_NUMBERS, CpuKernels, require
 from .packed_matrix import PackedMatrix
 from .packing import PANEL_COLUMNS
@@ -23,7 +22,7 @@ def matmul(
 
     ``bias`` is float32 [columns, filled up to a multiple of 16]. A row's result depends on that row alone.
     """
-    out = torch.empty((x.shape[0], weight.columns), dtype=dtype or x.dtype)
+    out = kernels.empty((x.shape[0], weight.columns), dtype or x.dtype)
     _run(kernels, x, weight, bias, out, _STORE)
     return out
 
@@ -38,7 +37,7 @@ def matmul_gated(kernels: CpuKernels, x: Tensor, weight: PackedMatrix, activatio
     """``activation`` (one of `ACTIVATIONS`) of the product's first half of columns, times the second half."""
     if not weight.packing.gated:
         raise ValueError("the weight is not packed as gates and ups in turn")
-    out = torch.empty((x.shape[0], weight.columns // 2), dtype=x.dtype)
+    out = kernels.empty((x.shape[0], weight.columns // 2), x.dtype)
     _run(kernels, x, weight, None, out, _GATED + ACTIVATIONS.index(activation))
     return out
 
@@ -46,8 +45,8 @@ def matmul_gated(kernels: CpuKernels, x: Tensor, weight: PackedMatrix, activatio
 def embed(kernels: CpuKernels, token_ids: Tensor, weight: PackedMatrix, scale: float) -> Tensor:
     """Rows ``token_ids`` int64 [tokens] of the weight times ``scale``, as float32 [tokens, depth]."""
     require(token_ids, "token_ids", torch.int64, (token_ids.shape[0],))
-    out = torch.empty((token_ids.shape[0], weight.depth))
-    _kernels.embed(
+    out = kernels.empty((token_ids.shape[0], weight.depth), torch.float32)
+    kernels.native.embed(
         kernels.level_number, kernels.num_threads, token_ids.data_ptr(), token_ids.shape[0], weight.view,
         out.data_ptr(), scale,
     )  # fmt: skip
@@ -60,7 +59,7 @@ def _run(kernels: CpuKernels, x: Tensor, weight: PackedMatrix, bias: Tensor | No
         require(bias, "bias", torch.float32, (weight.packing.panels * PANEL_COLUMNS,))
     if finish < _GATED and weight.packing.gated:
         raise ValueError("the weight is packed as gates and ups in turn: its plain product has no use")
-    _kernels.matmul(
+    kernels.native.matmul(
         kernels.level_number, kernels.num_threads, x.data_ptr(), x.shape[0], weight.view,
         0 if bias is None else bias.data_ptr(), out.data_ptr(), out.shape[1], DTYPE_NUMBERS[out.dtype], finish,
     )  # fmt: skip

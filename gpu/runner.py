@@ -19,6 +19,7 @@ from .kv_cache import KVCache, bytes_per_block
 from .model import MODELS
 from .model_config import ModelConfig
 from .packed_matrix import Weights
+from .recorded_pass import RecordedPass, RecordingKernels
 from .rows import PromptPart, Rows, StepArrays
 from .sampler import sample, token_logprobs
 from .sampling_kernels import SamplingKernels
@@ -42,6 +43,9 @@ class ModelRunner:
         self.exactness = f"exact: every sum of the native {kernels.level} kernels has a fixed order"
         self._sampling = SamplingKernels(kernels)
         self._model = MODELS[config.architecture](config, weights, kernels)
+        self._weights = weights
+        self._kernels = kernels
+        self._forward: RecordedPass | None = None
         self._cache: KVCache | None = None
         self._rows: Rows | None = None
 
@@ -60,11 +64,14 @@ class ModelRunner:
                 raise PlanError(f"{name} of the KV cache is {getattr(config, name)}; it must be at least 1")
         check_attention_shape(self.config.head_dim, config.block_size)
         cache = self._cache
-        self._cache = self._rows = None  # so that the old one's memory is free before the new one is taken
+        self._cache = self._rows = self._forward = None  # so that the old one's memory is free before the new one is taken
         if cache is None or (cache.num_blocks, cache.block_size) != (config.num_blocks, config.block_size):
             cache = None
             cache = KVCache(self.config, config.num_blocks, config.block_size, self.dtype)
-        self._model.prepare(config.max_model_len)
+        recorder = RecordingKernels(self._kernels)
+        model = MODELS[self.config.architecture](self.config, self._weights, recorder)
+        model.prepare(config.max_model_len)
+        self._forward = RecordedPass(model.forward, recorder, cache, config.max_num_batched_tokens)
         self._rows = Rows(config, self.config.vocab_size)
         self._cache = cache
 
@@ -73,13 +80,13 @@ class ModelRunner:
         """Run one step. `PlanError` if the plan does not fit: then nothing was computed, and part of the plan may be
         applied, so the core has to initialise again.
         """
-        if self._cache is None or self._rows is None:
+        if self._forward is None or self._rows is None:
             raise PlanError(f"step {plan.step_id} came before initialize_from_config, which allocates the cache")
         self._rows.apply(plan)
         if not plan.rows:
             return StepResult(plan.step_id, [], [])
         arrays = self._rows.gather(plan)
-        hidden = self._model.forward(_to_batch(arrays), self._cache)
+        hidden = self._forward(_to_batch(arrays))
         drawn_hidden, prompt_hidden = hidden.tensor_split([len(arrays.sampled)])
         logits = self._model.logits(drawn_hidden)
         draws = sample(logits, self._rows.rules(arrays.sampled), self._sampling)

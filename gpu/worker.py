@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ringcast.actors as rt
 from ringcast.scheduler.messages import KVCacheConfig, KVCacheSpec, StepPlan, StepResult, WorkerInterface
@@ -17,6 +17,7 @@ from . import machine
 from .checkpoint import Checkpoint
 from .errors import GpuError, WorkerConfigError
 from .worker_config import WorkerConfig
+from .worker_extension import call_function, call_method, extend
 
 if TYPE_CHECKING:
     from .runner import ModelRunner
@@ -37,6 +38,8 @@ class Worker(WorkerInterface):
     def on_start(self, ctx: rt.Context, handoff: object) -> None:
         """Load the model. `ModelFileError`, `UnsupportedModelError` or `WorkerConfigError` say why it cannot be."""
         ctx.phase("init_device")
+        if self._config.worker_extension_cls is not None:
+            extend(self, self._config.worker_extension_cls)
         # The checkpoint first: a wrong path is told at once, not after the second that torch takes to import.
         checkpoint = Checkpoint.open(self._config.model_path)
         self._max_model_len = _context_length(self._config, checkpoint)
@@ -56,6 +59,7 @@ class Worker(WorkerInterface):
             available_bytes=self._cache_bytes,
             max_model_len=self._max_model_len,
             vocab_size=runner.config.vocab_size,
+            is_exact=runner.exact,
         )
 
     @rt.call
@@ -72,6 +76,16 @@ class Worker(WorkerInterface):
         """Run one step. After a `PlanError` the rows are not to be relied on: initialise again."""
         return self._loaded().execute(plan)
 
+    @rt.call
+    def run_method(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a public method of the worker by name; its result must be a message. Steps wait while it runs."""
+        return call_method(self, method, args, kwargs)
+
+    @rt.call
+    def run_function(self, pickled: bytes, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call a function pickled by cloudpickle with the worker as its first argument; else as `run_method`."""
+        return call_function(self, pickled, args, kwargs)
+
     def _loaded(self) -> ModelRunner:
         if self._runner is None:
             raise GpuError("the worker has no model: on_start loads it, and has not run")
@@ -79,12 +93,13 @@ class Worker(WorkerInterface):
 
 
 def _context_length(config: WorkerConfig, checkpoint: Checkpoint) -> int:
-    own = checkpoint.config.max_position_embeddings
     if config.max_model_len is None:
-        return own
-    if config.max_model_len > own:
+        return checkpoint.config.max_position_embeddings
+    longest = checkpoint.config.longest_context
+    if config.max_model_len > longest:
         raise WorkerConfigError(
-            f"max_model_len is {config.max_model_len}, but the context of {checkpoint.path} is {own}; use at most {own}"
+            f"max_model_len is {config.max_model_len}, but the context of {checkpoint.path} is {longest}; "
+            f"use at most {longest}"
         )
     return config.max_model_len
 

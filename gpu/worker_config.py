@@ -30,6 +30,7 @@ class WorkerConfig:
     quantization: str = (
         "none"  # "gguf": blocks of Q4_0, Q4_1 and Q8_0 stay packed, products take bfloat16; "none": all become dtype
     )
+    worker_extension_cls: str | None = None  # "package.module.Class", whose methods are added to the worker
 
     def __post_init__(self) -> None:
         if not isinstance(self.model_path, str) or not self.model_path:

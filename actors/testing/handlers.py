@@ -80,9 +80,9 @@ class _Stage:
         title = type(actor).__name__
         self._cell: AsyncCell | BlockingCell
         if isinstance(actor, Actor):
-            self._cell = AsyncCell(actor, 0, title, lambda _: None)
+            self._cell = AsyncCell(actor, 0, title, lambda _, __: None)
         else:
-            self._cell = BlockingCell(actor, 0, title, lambda _: None)
+            self._cell = BlockingCell(actor, 0, title, lambda _, __: None)
 
     def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_stream: bool) -> None:
         """The message arrives."""

@@ -27,6 +27,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 log = logging.getLogger("asyncio")
 
+MAX_CLOSES = 100  # of a coroutine that goes on waiting, in finally blocks, while it is closed
+
 
 class SimulatedTask(asyncio.Task[T]):
     """Hashed by its number, so that the order of a set of tasks is the same in every run."""
@@ -103,18 +105,17 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
         self._timers.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never begun
-            self._close_tasks()
+            events._set_running_loop(self)
+            try:
+                self._close_tasks()
+            finally:
+                events._set_running_loop(None)
 
     def _close_tasks(self) -> None:
         for task in self.tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                coroutine = task.get_coro()
-                try:
-                    if isinstance(coroutine, Coroutine | Generator):
-                        coroutine.close()
-                except BaseException as error:  # of user code that is as good as dead
-                    log.debug("closing %r of a simulated process that ended: %r", task.get_name(), error)
+                _close(task)
         self.tasks.clear()
 
     # asyncio's side.
@@ -248,6 +249,18 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self.process.has_ended:
             self.call_soon(self.create_task, generator.aclose())
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    coroutine = task.get_coro()
+    assert isinstance(coroutine, Coroutine | Generator)
+    for _ in range(MAX_CLOSES):
+        try:
+            coroutine.close()
+        except BaseException as error:  # of user code that is as good as dead; or it waits in a finally block
+            log.debug("closing %r of a simulated process that ended: %r", task.get_name(), error)
+        else:
+            return
 
 
 def make_loop(process: Process) -> SimulatedLoop:

@@ -50,13 +50,16 @@ class Process:
     def has_ended(self) -> bool:
         return self.exit_code is not None
 
+    def pause(self, seconds: float) -> None:
+        """Lose the processor for so long."""
+        self.frozen_until = max(self.frozen_until, self.world.now + seconds)
+        if seconds != float("inf"):
+            self.world.after(seconds, lambda: None)  # the world is not at rest before
+
     def freeze(self, seconds: float) -> None:
         """Stand still for so long: slow, or stopped by a signal."""
-        world = self.world
-        self.frozen_until = max(self.frozen_until, world.now + seconds)
-        world.note(self, f"FAULT: stands still for {seconds:.6f} s")
-        if seconds != float("inf"):
-            world.after(seconds, lambda: None)  # the world is not at rest before
+        self.world.note(self, f"FAULT: stands still for {seconds:.6f} s")
+        self.pause(seconds)
 
     def thaw(self) -> None:
         """Go on."""

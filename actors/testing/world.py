@@ -22,6 +22,7 @@ from .trace import START_S, Trace, TraceEvent
 if TYPE_CHECKING:
     from .process import Process
 
+PREEMPTION = 0.05  # how many steps do not happen because the process loses the processor for a while
 STEP_S = 10e-6  # at most, of the virtual time that a step takes
 QUIET_LIMIT_S = 2.0  # virtual: how long a world that never comes to rest is given for messages under way
 
@@ -86,8 +87,9 @@ class World:
         return probability > 0.0 and self.random.random() < probability
 
     def latency_s(self) -> float:
-        """How long it takes the machine to notice something: mostly microseconds."""
-        return self.random.uniform(0, 50e-6 if self.random.random() < 0.9 else 2e-3)
+        """How long it takes the machine to notice something: nothing, microseconds, rarely milliseconds."""
+        kind = self.random.random()
+        return 0.0 if kind < 0.3 else self.random.uniform(0, 50e-6 if kind < 0.9 else 2e-3)
 
     # Running.
 
@@ -170,6 +172,9 @@ class World:
 
     def _step(self, strand: Strand) -> None:
         process = strand.process
+        if self.random.random() < PREEMPTION:  # others get the processor
+            process.pause(self.latency_s())
+            return
         if process.is_child and self._strike(process):
             return
         self.steps += 1

@@ -12,6 +12,7 @@
 #define RINGCAST_BELL_H
 
 #include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -78,20 +79,26 @@ static inline void bell_awake(struct bell *bell)
     STORE_RELAXED(bell->word, BELL_AWAKE);
 }
 
-/* Take the token, after bell_awake(). A ring that comes later leaves one for the next sleep, which may then end
+/* Take the token, after bell_awake(); whether there was one. A ring that comes later leaves one for the next sleep, which may then end
  * early; the opposite order could take the token of a ring and sleep on. */
-static inline void bell_empty(struct bell *bell)
+static inline bool bell_empty(struct bell *bell)
 {
     uint64_t tokens;
-    while (bell->eventfd >= 0 && read(bell->eventfd, &tokens, sizeof tokens) < 0 && errno == EINTR) {
+    ssize_t size;
+    if (bell->eventfd < 0)
+        return false;
+    while ((size = read(bell->eventfd, &tokens, sizeof tokens)) < 0 && errno == EINTR) {
     }
+    return size > 0;
 }
 
 /* ---- the board ---- */
 
 #define BOARD_MAGIC 0x44524F4243474E52ull /* "RNGCBORD" */
-#define BOARD_ABI 1u
+#define BOARD_ABI 2u
 #define BOARD_HEADER_BYTES 4096
+#define BOARD_GAUGES 8
+#define BOARD_LABEL_WORDS 8
 
 struct board_header {
     uint64_t magic; /* stored last */
@@ -102,12 +109,30 @@ struct board_header {
 /* One line each, so that nobody's polling disturbs another's writing. */
 struct board_slot {
     _Alignas(LINE_BYTES) uint32_t bell;      /* everyone */
+    uint32_t owner_pid;                      /* who sleeps on the bell; 0: nobody has yet */
     _Alignas(LINE_BYTES) uint64_t progress;  /* its process: count << 16 | phase, one word so that both fit together */
     _Alignas(LINE_BYTES) uint64_t state;     /* the supervisor: incarnation << 32 | state */
-    _Alignas(LINE_BYTES) uint64_t reserved;
+    _Alignas(LINE_BYTES) uint64_t gauges[BOARD_GAUGES]; /* its process: figures for onlookers, each by itself */
+    uint64_t label[BOARD_LABEL_WORDS];       /* the supervisor: what runs there, UTF-8, padded with zeros */
 };
 
 _Static_assert(sizeof(struct board_slot) == 4 * LINE_BYTES, "four lines a slot");
+
+static inline struct board_slot *board_slots(void *base);
+
+/* How many processes of the board do not sleep. */
+static inline unsigned board_busy(void *base)
+{
+    const struct board_header *header = base;
+    unsigned busy = 0;
+    for (uint32_t slot = 0; slot < header->slots; slot++) {
+        struct board_slot *at = &board_slots(base)[slot];
+        uint32_t pid = LOAD_RELAXED(&at->owner_pid);
+        if (pid && LOAD_RELAXED(&at->bell) != BELL_ARMED && (kill((pid_t)pid, 0) == 0 || errno != ESRCH))
+            busy++;
+    }
+    return busy;
+}
 
 static inline struct board_slot *board_slots(void *base)
 {

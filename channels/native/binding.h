@@ -33,8 +33,16 @@ typedef struct {
     struct bell bell;
     PyObject *board;
     uint32_t slot;
+    bool owned;        /* arm() or wait() was called: this is our process's own bell */
     int waiting;       /* threads inside wait(): the eventfd must stay open */
     int64_t looked_ns; /* when wait() looked at descriptors last */
+
+    /* Spinning: worth while if recent waits were short, and if it takes a core from nobody. */
+    unsigned cores;      /* that this process may use at once; 0: as its affinity says */
+    int64_t gap_ns;      /* how long waits last, a moving average */
+    bool crowded;        /* more busy processes on the board than cores */
+    int64_t crowded_ns;  /* when that was looked at */
+    uint64_t waits, spins, spins_won, sleeps, tokens;
 } DoorbellObject;
 
 typedef struct {
@@ -107,6 +115,20 @@ PyObject *ring_reader_step(RingReaderObject *self, PyObject *ignored);
 /* ring_window.c */
 PyObject *ring_writer_reserve(RingWriterObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 PyObject *ring_reader_view(RingReaderObject *self, PyObject *ignored);
+
+/* waiting.c: what a process may sleep on, as tuples, which keep them alive and in place while the GIL is released. */
+typedef struct {
+    PyObject *readers, *writers;
+} sources;
+
+int sources_open(sources *from, PyObject *self, PyObject *readers, PyObject *writers);
+bool sources_ready(const sources *from);
+void sources_take_waits(const sources *from);
+void sources_close(sources *from);
+void doorbell_own(DoorbellObject *self);
+bool doorbell_is_usable(DoorbellObject *self);
+PyObject *doorbell_may_spin(DoorbellObject *self, PyObject *ignored);
+PyObject *doorbell_wait(DoorbellObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 
 PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *watch_processes(PyObject *module, PyObject *const *args, Py_ssize_t given);

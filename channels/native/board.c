@@ -117,6 +117,75 @@ static PyObject *board_progress(BoardObject *self, PyObject *number)
     return Py_BuildValue("Kk", (unsigned long long)(word >> 16), (unsigned long)(word & UINT16_MAX));
 }
 
+static PyObject *get_busy(BoardObject *self, void *Py_UNUSED(closure))
+{
+    return mapping_is_forked(&self->map) ? NULL : PyLong_FromUnsignedLong(board_busy(self->map.base));
+}
+
+static PyObject *board_set_gauges(BoardObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    if (given < 1 || given > 1 + BOARD_GAUGES)
+        return PyErr_Format(PyExc_TypeError, "set_gauges takes a slot and up to %d figures", BOARD_GAUGES);
+    struct board_slot *slot = slot_of(self, args[0]);
+    if (!slot)
+        return NULL;
+    for (Py_ssize_t i = 1; i < given; i++) {
+        uint64_t value;
+        if (take_unsigned(args[i], "a gauge", UINT64_MAX, &value) < 0)
+            return NULL;
+        STORE_RELAXED(&slot->gauges[i - 1], value);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *board_gauges(BoardObject *self, PyObject *number)
+{
+    struct board_slot *slot = slot_of(self, number);
+    PyObject *gauges = slot ? PyTuple_New(BOARD_GAUGES) : NULL;
+    for (Py_ssize_t i = 0; gauges && i < BOARD_GAUGES; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(LOAD_RELAXED(&slot->gauges[i]));
+        if (!value)
+            Py_CLEAR(gauges);
+        else
+            PyTuple_SET_ITEM(gauges, i, value);
+    }
+    return gauges;
+}
+
+static PyObject *board_set_label(BoardObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords)
+{
+    static const char *const names[] = {"slot", "label", NULL};
+    PyObject *out[2];
+    if (take_arguments("set_label", names, 2, args, given, keywords, out) < 0)
+        return NULL;
+    struct board_slot *slot = slot_of(self, out[0]);
+    Py_ssize_t size;
+    const char *text = slot ? PyUnicode_AsUTF8AndSize(out[1], &size) : NULL;
+    if (!text)
+        return NULL;
+    uint64_t words[BOARD_LABEL_WORDS] = {0};
+    size_t room = sizeof words;
+    if ((size_t)size < room)
+        room = (size_t)size;
+    while (room < (size_t)size && room > 0 && (text[room] & 0xC0) == 0x80)
+        room--; /* cut between characters */
+    memcpy(words, text, room);
+    for (int i = 0; i < BOARD_LABEL_WORDS; i++)
+        STORE_RELAXED(&slot->label[i], words[i]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *board_label(BoardObject *self, PyObject *number)
+{
+    struct board_slot *slot = slot_of(self, number);
+    if (!slot)
+        return NULL;
+    uint64_t words[BOARD_LABEL_WORDS];
+    for (int i = 0; i < BOARD_LABEL_WORDS; i++)
+        words[i] = LOAD_RELAXED(&slot->label[i]);
+    return PyUnicode_DecodeUTF8((const char *)words, (Py_ssize_t)strnlen((const char *)words, sizeof words), "replace");
+}
+
 static PyMethodDef methods[] = {
     METHOD("size_bytes", board_size_bytes, METH_FASTCALL | METH_KEYWORDS | METH_STATIC,
            "size_bytes(slots=64) -> int\n\nHow large the segment must be."),
@@ -126,12 +195,24 @@ static PyMethodDef methods[] = {
     METHOD("advance", board_advance, METH_FASTCALL | METH_KEYWORDS,
            "advance(slot, phase)\n\nCount one step of progress, in that phase (up to 65535). The process's own word."),
     METHOD("progress", board_progress, METH_O, "progress(slot) -> (count, phase)"),
+    METHOD("set_gauges", board_set_gauges, METH_FASTCALL,
+           "set_gauges(slot, *figures)\n\nUp to 8 unsigned figures for onlookers. The process's own words."),
+    METHOD("gauges", board_gauges, METH_O, "gauges(slot) -> tuple of 8\n\nEach is whole; together they may be of two moments."),
+    METHOD("set_label", board_set_label, METH_FASTCALL | METH_KEYWORDS,
+           "set_label(slot, label)\n\nWhat runs there, cut to 64 bytes. The supervisor's word."),
+    METHOD("label", board_label, METH_O, "label(slot) -> str"),
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef members[] = {
     {"slots", T_UINT, offsetof(BoardObject, slots), READONLY, PyDoc_STR("How many slots the segment has.")},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"busy", (getter)get_busy, NULL,
+     PyDoc_STR("How many of the processes that wait on its bells are awake now."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot type_slots[] = {
@@ -141,6 +222,7 @@ static PyType_Slot type_slots[] = {
     {Py_tp_dealloc, board_dealloc},
     {Py_tp_methods, methods},
     {Py_tp_members, members},
+    {Py_tp_getset, properties},
     {0, NULL},
 };
 

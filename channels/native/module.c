@@ -156,6 +156,24 @@ static PyStructSequence_Desc message_description = {
     2,
 };
 
+static PyStructSequence_Field doorbell_fields[] = {
+    {"sent", "rings by this object that took a system call"},
+    {"suppressed", "rings by this object that found the owner awake"},
+    {"waits", "calls of wait() that found nothing ready"},
+    {"spins", "of those that spun before they slept"},
+    {"spins_won", "of those whose spin found something"},
+    {"sleeps", "sleeps in the kernel"},
+    {"tokens", "wake-ups by a ring, seen by wait() and disarm()"},
+    {NULL, NULL},
+};
+
+static PyStructSequence_Desc doorbell_description = {
+    "ringcast.channels.DoorbellStatistics",
+    "What one Doorbell object did since it was made: as a ringer of its owner, and as the owner.",
+    doorbell_fields,
+    7,
+};
+
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec)
 {
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
@@ -187,6 +205,9 @@ static int execute(PyObject *module)
 
     state->message = PyStructSequence_NewType(&message_description);
     if (!state->message || PyModule_AddType(module, state->message) < 0)
+        return -1;
+    state->doorbell_statistics = PyStructSequence_NewType(&doorbell_description);
+    if (!state->doorbell_statistics || PyModule_AddType(module, state->doorbell_statistics) < 0)
         return -1;
     if (!(state->board = add_type(module, &board_spec)) || !(state->doorbell = add_type(module, &doorbell_spec)) ||
         !(state->ring_writer = add_type(module, &ring_writer_spec)) ||

@@ -20,4 +20,8 @@ class RMSNorm:
 
     def __call__(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """``rows`` float32 [tokens, hidden_size], left as they are -> the same shape as ``dtype``."""
-        return self._kernels.norm(None, rows, self._weight, self._epsilon, dtype)
+        return self._kernels.norm(rows, self._weight, self._epsilon, dtype)
+
+    def add_to(self, residual: Tensor, rows: Tensor) -> None:
+        """``residual`` += the normed ``rows``, both float32 [tokens, hidden_size]."""
+        self._kernels.norm_add(residual, rows, self._weight, self._epsilon)

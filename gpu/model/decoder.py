@@ -55,7 +55,7 @@ class Decoder:
         residual = self._embedding(batch.token_ids)
         for layer, blocks, cos_sin in zip(self._layers, cache.layers, self._cos_sin, strict=True):
             layer(residual, batch, blocks, cos_sin)
-        return self._norm(residual[batch.logit_tokens], self._head.dtype)
+        return self._norm(self._kernels.gather(residual, batch), self._head.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [rows, vocab] of normed hidden states; a row's bits do not depend on the rows beside it."""

@@ -40,9 +40,9 @@ class Gemma2Layer:
     def __call__(self, residual: Tensor, batch: Batch, cache: CacheLayer, cos_sin: Tensor) -> None:
         attention, mlp = self._attention, self._mlp
         attended = attention(self._before_attention(residual, attention.out.dtype), batch, cache, cos_sin)
-        residual += self._after_attention(attention.out(attended, torch.float32), torch.float32)
+        self._after_attention.add_to(residual, attention.out(attended, torch.float32))
         gated = mlp(self._before_mlp(residual, mlp.out.dtype))
-        residual += self._after_mlp(mlp.out(gated, torch.float32), torch.float32)
+        self._after_mlp.add_to(residual, mlp.out(gated, torch.float32))
 
 
 class Gemma2(Decoder):

@@ -8,29 +8,27 @@
 
 namespace ringcast {
 
-// residual += delta (if there is one); out = residual / rms(residual) * weight, row by row.
+// out = x / rms(x) * weight, row by row; or that is added to `out`, which is float32 then.
 struct NormArgs {
-    const void* delta;    // [rows, size] in `dtype`, or null
-    float* residual;      // [rows, size]
+    const float* x;       // [rows, size]
     const float* weight;  // [size]
     void* out;            // [rows, size] in `dtype`
     int64_t rows, size;
     float epsilon;
+    bool add;
     Dtype dtype;
     int threads;
+};
+
+// out[i] = row `indices[i]` of x.
+struct GatherArgs {
+    const float* x;          // [*, size]
+    const int64_t* indices;  // [count]
+    float* out;              // [count, size]
+    int64_t count, size;
 };
 
 enum class Activation : int { silu = 0, gelu_tanh = 1 };
-
-// out = activation(first half of the row) * second half.
-struct GateArgs {
-    const void* gate_up;  // [rows, 2 * size] in `dtype`
-    void* out;            // [rows, size] in `dtype`
-    int64_t rows, size;
-    Activation activation;
-    Dtype dtype;
-    int threads;
-};
 
 // One layer of the cache, in blocks of `block_size` tokens. Keys lie [block, kv_head, head_dim, token], so that the scores
 // of 16 neighbouring tokens are one vector; values lie [block, kv_head, token, head_dim].
@@ -92,7 +90,6 @@ struct SoftcapArgs {
 
 struct Kernels {
     void (*norm)(const NormArgs&);
-    void (*gate)(const GateArgs&);
     void (*rotary)(const RotaryArgs&);
     bool (*attention)(const AttentionArgs&);  // false: no memory for the scores
     bool (*matmul)(const MatmulArgs&);        // false: no memory for the sums of the activations

@@ -61,9 +61,7 @@ async def test_a_tree_under_traffic_survives_random_kills_and_stops() -> None:
         actors: dict[str, Counter | Relay] = {}
         places = (("top-a", top), ("middle-a", middle), ("middle-b", middle), ("low-a", low), ("low-b", low))
         for name, supervisor in places:
-            actors[name] = await supervisor.spawn(
-                rt.spec(Counter, 0), name=name, where=rt.process(), restart=GENEROUS
-            )
+            actors[name] = await supervisor.spawn(rt.spec(Counter, 0), name=name, where=rt.process(), restart=GENEROUS)
         actors["relay"] = await low.spawn(
             rt.spec(Relay, actors["top-a"]), name="relay", where=rt.process(), restart=GENEROUS
         )

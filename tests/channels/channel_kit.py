@@ -44,6 +44,8 @@ class Bells:
     def close(self) -> None:
         for fd in self.eventfds.values():
             os.close(fd)
+        for bell in self._bells.values():
+            bell.close()
         self._bells.clear()
         self.segment.close()
 

@@ -58,6 +58,21 @@ def collect(board: Board, inward: int, slot: int, own: Doorbell, other: Doorbell
     print(seen, digest.hexdigest(), flush=True)
 
 
+def collect_all(board: Board, inward: int, slot: int, link: int, own: Doorbell, other: Doorbell, count: int) -> None:
+    """Read that many messages of ring and link; print how many, their digest, and how many came by link."""
+    inbox = Inbox(RingReader(inward, slot, 0, other, EPOCH), Link(link))
+    print("ready", flush=True)
+    digest, seen = hashlib.sha256(), 0
+    while seen < count:
+        messages = inbox.poll(7)
+        for message in messages:
+            digest.update(message.payload)
+        seen += len(messages)
+        if not messages and own.wait([inbox.reader], [], [inbox.fileno()], None, 0.0):
+            inbox.control_frames()
+    print(seen, digest.hexdigest(), inbox.reader.statistics().spilled, flush=True)
+
+
 def stream(board: Board, outward: int, own: Doorbell, other: Doorbell, link: int, big_every: int) -> None:
     """Send numbered messages for ever; every so many is oversized."""
     outbox = Outbox(RingWriter(outward, own, epoch=EPOCH))
@@ -99,7 +114,7 @@ def main() -> None:
         arguments["board"] = Board(arguments["board"])
         for name, slot in (("own", arguments.pop("own_slot")), ("other", arguments.pop("other_slot"))):
             arguments[name] = Doorbell(arguments["board"], slot, arguments[name])
-    roles = {f.__name__: f for f in (echo, collect, stream, receive_some, hold_the_gil)}
+    roles = {f.__name__: f for f in (echo, collect, collect_all, stream, receive_some, hold_the_gil)}
     roles[role](**arguments)
 
 

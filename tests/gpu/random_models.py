@@ -1,4 +1,4 @@
-"""Small random models of every family, made by transformers: as HF folders, as GGUF files, as a runner or its logits."""
+"""Small random models of every family, made by transformers; as HF folders, as GGUF files, as a runner or logits."""
 
 from __future__ import annotations
 

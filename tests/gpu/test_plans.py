@@ -111,8 +111,10 @@ def test_a_plan_without_rows_computes_nothing(runner: ModelRunner) -> None:
         (plan(new_rows=[new_row(2, num_computed_tokens=5)]), "5 of 5 tokens cannot be computed already"),
         (plan(new_rows=[new_row(2, num_computed_tokens=3, block_ids=[])]), "0 blocks do not hold 3 tokens"),
         (plan(new_rows=[new_row(2, block_ids=[99])]), "block id 99"),
-        (plan(new_rows=[new_row(2, sampling=SamplingRule(temperature=-1.0))]), "temperature >= 0"),
-        (plan(new_rows=[new_row(2, sampling=SamplingRule(top_p=0.0))]), "0 < top_p"),
+        (plan(new_rows=[new_row(2, num_prompt_tokens=6)]), "6 of 5 tokens cannot be the prompt"),
+        (plan(new_rows=[new_row(2, num_prompt_tokens=-1)]), "-1 of 5 tokens"),
+        (plan(new_rows=[new_row(2, sampling=SamplingRule(temperature=-1.0))]), "temperature is -1.0, not 0 or more"),
+        (plan(new_rows=[new_row(2, sampling=SamplingRule(logit_bias=[(203, 1.0)]))]), "logit_bias 203; 0 to 202"),
         (plan(new_rows=[new_row(2, sampling=SamplingRule(temperature=float("nan")))]), "cannot be sampled"),
         (
             plan(new_rows=[new_row(2)], rows=[2], num_tokens=[3], new_block_ids=[[]], sample=[True]),
@@ -155,6 +157,51 @@ def test_initialising_again_forgets_every_row(runner: ModelRunner) -> None:
         runner.execute(decode())
 
 
+def test_a_row_that_cannot_draw_fails_alone_and_harms_no_later_plan(runner: ModelRunner) -> None:
+    nothing_left = SamplingRule(allowed_token_ids=[3], min_tokens=9, stop_token_ids=[3], logprobs=1)
+    result = runner.execute(
+        plan(
+            new_rows=[new_row(0, sampling=nothing_left, num_prompt_tokens=5)], rows=[0, 1], num_tokens=[5, 1],
+            new_block_ids=[[], []], sample=[True, True],
+        )
+    )  # fmt: skip
+    assert result.rows == [0, 1] and result.errors is not None and result.logprobs == [None, None]
+    assert result.errors[1] is None and "leave no token to draw" in str(result.errors[0])
+    whole = StandInCore(runner).generate([PROMPT], 4)[0]
+    assert result.token_ids == [-1, whole[1]]
+
+
+def test_a_plan_that_was_made_before_a_row_failed_still_runs(runner: ModelRunner) -> None:
+    nothing_left = SamplingRule(allowed_token_ids=[3], min_tokens=9, stop_token_ids=[3])
+    first = plan(
+        new_rows=[new_row(0, sampling=nothing_left, num_prompt_tokens=5)], rows=[0, 1], num_tokens=[5, 1],
+        new_block_ids=[[], []], sample=[True, True],
+    )  # fmt: skip
+    both = plan(rows=[0, 1], num_tokens=[1, 1], new_block_ids=[[], []], sample=[True, True])
+    drawn = [runner.execute(first).token_ids[1], runner.execute(both).token_ids[1]]
+    last = runner.execute(plan(freed_rows=[0], rows=[1], num_tokens=[1], new_block_ids=[[]], sample=[True]))
+    drawn.append(last.token_ids[0])
+    assert last.errors is None
+    assert drawn == StandInCore(runner).generate([PROMPT], 4)[0][1:]
+
+
+def test_outputs_of_an_earlier_run_count_for_penalties_and_min_tokens(runner: ModelRunner) -> None:
+    """A row that was preempted goes on as if it had not been: its outputs are still outputs."""
+    free = StandInCore(runner).generate([PROMPT], 12)[0]
+    for rule in (
+        SamplingRule(presence_penalty=3.0),
+        SamplingRule(frequency_penalty=2.0, repetition_penalty=1.5),
+        SamplingRule(min_tokens=7, stop_token_ids=sorted(set(free))),
+        SamplingRule(bad_words=[[free[0], free[1]], [free[4], free[5], free[6]]]),
+        SamplingRule(temperature=1.2, seed=3, presence_penalty=1.0, logit_bias=[(5, 2.0)]),
+    ):
+        whole = StandInCore(runner).generate([PROMPT], 12, [rule])[0]
+        assert whole != free
+        for count in (1, 5, 6, 7, 11):
+            core = StandInCore(runner, budget=4)
+            assert core.generate([PROMPT + whole[:count]], 12 - count, [rule], [len(PROMPT)]) == [whole[count:]]
+
+
 def test_any_integer_is_a_seed(runner: ModelRunner) -> None:
     def first(seed: int) -> int:
         return StandInCore(runner).generate([PROMPT], 1, [SamplingRule(5.0, 1.0, 0, seed)])[0][0]
@@ -165,7 +212,7 @@ def test_any_integer_is_a_seed(runner: ModelRunner) -> None:
 
 def test_seeded_requests_do_not_depend_on_order_or_company(runner: ModelRunner) -> None:
     prompts = [PROMPT[: 2 + index % 4] for index in range(6)]
-    rules = [SamplingRule(1.5, 0.95, 50, 42 + index // 2) for index in range(6)]
+    rules = [SamplingRule(1.5, 0.95, 50, 42 + index // 2, frequency_penalty=index % 2) for index in range(6)]
     alone = [StandInCore(runner).generate([prompts[i]], 10, [rules[i]])[0] for i in range(6)]
     order = [3, 0, 5, 1, 4, 2]
     permuted = StandInCore(runner, budget=9).generate([prompts[i] for i in order], 10, [rules[i] for i in order])

@@ -70,7 +70,10 @@ class FakeWorker:
                 raise fault
             if self._model is None:
                 raise rt.RemoteError("worker", "PlanError", "not initialised", "")
-            result = self._model.execute(plan)
+            try:
+                result = self._model.execute(plan)
+            except (AssertionError, KeyError) as error:  # as it comes from another process
+                raise rt.RemoteError("worker", type(error).__name__, str(error), "") from error
             return self.answers.popleft() if self.answers else result
 
 

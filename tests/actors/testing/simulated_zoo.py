@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -29,10 +30,14 @@ class Store(rt.Actor):
         self.items[key] = value
         return value
 
-    @rt.call(concurrent=True)
+    @rt.call
     async def echo(self, token: str, delay_s: float) -> str:
         await asyncio.sleep(delay_s)
         return token
+
+    @rt.call
+    async def work(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     @rt.call
     async def size(self, data: bytes) -> int:
@@ -69,9 +74,10 @@ class Store(rt.Actor):
 class Client(rt.Actor):
     """Asks a store from its own loop, two questions at a time, and checks that the answers are for them."""
 
-    def __init__(self, store: Store, probe: Probe) -> None:
+    def __init__(self, store: Store, probe: Probe, delay_s: float = 0.02) -> None:
         self.store = store
         self.probe = probe
+        self.delay_s = delay_s
 
     async def on_start(self, ctx: rt.Context, handoff: object) -> None:
         self.incarnation = ctx.incarnation
@@ -85,11 +91,24 @@ class Client(rt.Actor):
     async def ask(self, number: int) -> None:
         token = f"{self.incarnation}/{number}"
         try:
-            answer = await self.store.echo(token, 0.02 * random.random())
+            answer = await self.store.echo(token, self.delay_s * random.random())
         except rt.ActorDied:
             await asyncio.sleep(0.005)
         else:
             self.probe.tell.cast([token, answer])
+
+
+class Caster(rt.Actor):
+    """Casts to a store for ever, whether it is there or not."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def run(self, ctx: rt.Context) -> None:
+        while True:
+            await asyncio.sleep(0.005)
+            with contextlib.suppress(rt.ActorDied, rt.MailboxFull):
+                self.store.note.cast("n")
 
 
 class Cruncher(rt.BlockingActor):

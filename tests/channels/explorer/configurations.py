@@ -31,6 +31,7 @@ def world(
     words: Sequence[str] = (),
     links: Sequence[str] = (),
     mortal: Sequence[str] = (),
+    daemons: Sequence[str] = (),
 ) -> Configuration:
     """Threads that share these rings; every thread has a bell and an eventfd."""
     variables: dict[str, Any] = dict.fromkeys(words, 0)
@@ -57,7 +58,7 @@ def world(
 
     bounded = depth_is_bounded if not mortal and "late" not in name else None  # the dead and the absent consume nothing
     return Configuration(
-        name, threads, variables, cells, sleepers, links, ghosts, mortal, invariant=bounded if pairs else None
+        name, threads, variables, cells, sleepers, links, ghosts, mortal, daemons=daemons, invariant=bounded
     )
 
 
@@ -87,7 +88,7 @@ def laggard(rules: SpillRules, name: str) -> Configuration:
     channel = Channel("W", ("R", "S"), 1)
     reads = ((channel, 2),)
     roles = [Role("W", (), channel, (("R",),) * 2), Role("R", reads), Role("S", reads)]
-    return world(name, [channel], processes(rules.ring, roles))
+    return world(name, [channel], processes(rules.ring, roles), daemons=["S"])  # nobody wakes it for the last record
 
 
 def doorbell(rules: SpillRules, name: str, of_a: int, of_b: int) -> Configuration:

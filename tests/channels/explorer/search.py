@@ -150,8 +150,6 @@ class World:
             return self.configuration.invariant is None
         if isinstance(operation, (Ring, Take, Sleep, Send, Receive, AwaitDeath)):
             return False
-        if getattr(operation, "note", None) is not None and self.configuration.invariant is not None:
-            return False
         return self.memory.is_local(thread, operation, memory)
 
     def _advance(self, state: State, thread: int, operation: Operation) -> list[tuple[Label, State]]:

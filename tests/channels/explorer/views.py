@@ -21,9 +21,12 @@ from .machine import Fence, Load, Operation, Order, Store, Swap, Violated
 View: TypeAlias = int
 Stores: TypeAlias = tuple[tuple[Any, View], ...]
 ThreadViews: TypeAlias = tuple[View, View, View]  # now, after an acquire fence, at the last fence
-# The stores of each variable, the views of each thread (None: it has ended), that of the last fence, and per link those
-# of the senders of its frames.
-Memory: TypeAlias = tuple[tuple[Stores, ...], tuple[ThreadViews | None, ...], View, tuple[tuple[View, ...], ...]]
+LastWords: TypeAlias = tuple[View]  # of a thread that has ended, as long as somebody may ask for them
+# The stores of each variable, the views of each thread, that of the last fence, and per link those of the senders of
+# its frames.
+Memory: TypeAlias = tuple[
+    tuple[Stores, ...], tuple[ThreadViews | LastWords | None, ...], View, tuple[tuple[View, ...], ...]
+]
 Step: TypeAlias = Callable[[Memory], list[tuple[Any, Memory]]]
 
 FIELD = 16  # bits: stores of one variable that somebody may still read, plus one
@@ -84,14 +87,16 @@ class Views:
 
     def mourn(self, memory: Memory, thread: int, victim: int) -> Memory | None:
         """The thread learns of the end of another one, and of all that it did."""
-        return self._learn(memory, thread, _views_of(memory, victim)[0])
+        last_words = memory[1][victim]
+        assert last_words is not None
+        return self._learn(memory, thread, last_words[0])
 
     def retire(self, memory: Memory, thread: int, awaited: bool) -> Memory:
         """The thread has ended; ``awaited``: somebody may still ask for its last words."""
         views = memory[1][thread]
         if views is None:
             return memory
-        return self._trim(_with(memory, thread, (views[0], views[0], views[0]) if awaited else None))
+        return self._trim(_with(memory, thread, (views[0],) if awaited else None))
 
     def describe(self, memory: Memory) -> str:
         return ", ".join(f"{name}={stores[-1][0]}" for name, stores in zip(self.names, memory[0], strict=True))
@@ -138,7 +143,7 @@ class Views:
         stores, threads, total, links = memory
         links = tuple(tuple(view & ~bit for view in frames) for frames in links)
         stores = tuple(tuple((value, view & ~bit) for value, view in kept) for kept in stores)
-        threads = tuple(views and (views[0] & ~bit, views[1] & ~bit, views[2] & ~bit) for views in threads)
+        threads = tuple(views and tuple(view & ~bit for view in views) for views in threads)
         now, later, fenced = _views_of(memory, thread)
         return _with((stores, threads, total & ~bit, links), thread, (now | bit, later | bit, fenced & ~bit))
 
@@ -153,7 +158,7 @@ class Views:
         def store(memory: Memory) -> list[tuple[Any, Memory]]:
             now = _views_of(memory, thread)[0]
             for bit, reader in watched:
-                if not now & bit and memory[1][reader] is not None:
+                if not now & bit and _lives(memory, reader):
                     who, cell, whom = self.threads[thread], self.names[variable], self.threads[reader]
                     raise Violated(f"data race: {who} overwrites {cell} while {whom} copies it (torn read)")
             return [(None, self._trim(self._append(memory, thread, variable, value, order.releases, 0)))]
@@ -205,7 +210,7 @@ class Views:
         stores, threads, total, links = memory
         common = -1
         for views in threads:
-            if views is not None:
+            if views is not None and len(views) == 3:
                 common &= views[0]
         if common == -1:  # nobody is left
             return tuple(((kept[-1][0], 0),) for kept in stores), threads, 0, ()
@@ -231,10 +236,16 @@ class Views:
 
 def _views_of(memory: Memory, thread: int) -> ThreadViews:
     views = memory[1][thread]
-    assert views is not None, "a thread that has ended acts"
+    assert views is not None and len(views) == 3, "a thread that has ended acts"
     return views
 
 
-def _with(memory: Memory, thread: int, views: ThreadViews | None) -> Memory:
+def _lives(memory: Memory, thread: int) -> bool:
+    """What the dead have read is no danger."""
+    views = memory[1][thread]
+    return views is not None and len(views) == 3
+
+
+def _with(memory: Memory, thread: int, views: ThreadViews | LastWords | None) -> Memory:
     stores, threads, total, links = memory
     return stores, (*threads[:thread], views, *threads[thread + 1 :]), total, links

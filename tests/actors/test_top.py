@@ -1,0 +1,64 @@
+"""The live table: what it shows is true, it is found without a name, and it disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+from actor_zoo import Blocking, Counter
+
+import ringcast.actors as rt
+from ringcast.actors import top
+
+pytestmark = pytest.mark.usefixtures("leak_oracle")
+
+
+async def test_the_table_shows_what_each_process_does() -> None:
+    policy = rt.Restart("permanent", backoff_s=0.01)
+    async with rt.System("shop") as system:
+        till = await system.spawn(rt.spec(Counter, 0), name="till", where=rt.process(), restart=policy)
+        oven = await system.spawn(rt.spec(Blocking), name="oven", where=rt.process())
+        with pytest.raises(rt.ActorDied):
+            await till.die("kill")
+        async for event in system.watch(till):
+            if event == rt.Ready(2):
+                break
+        for _ in range(10):
+            await till.add(1)
+        calls = [asyncio.ensure_future(oven.sleep(0.4)) for _ in range(3)]
+        await asyncio.sleep(0.6)  # the second one runs
+        before = (await system.statistics())["shop"]
+        seen = {row.name: row for row in top.rows(os.getpid())}
+        assert os.getpid() in top.find_systems()
+        assert top.find_systems(os.getpid()) == [os.getpid()]
+        assert set(seen) == {"shop", "till", "oven"}
+        assert (seen["till"].state, seen["till"].incarnation, seen["till"].handled) == ("ready", 2, 10)
+        assert seen["till"].pid == system.pids()["till"]
+        assert seen["oven"].is_busy
+        assert 1 <= seen["oven"].depth <= 3
+        assert 0 < seen["oven"].oldest_age_s < 2
+        assert seen["oven"].memory_bytes > 5 << 20
+        assert (await system.statistics())["shop"].messages_sent == before.messages_sent
+        await asyncio.gather(*calls)
+    assert top.find_systems(os.getpid()) == []
+
+
+async def test_the_command_prints_a_line_for_each_process() -> None:
+    async with rt.System("shop") as system:
+        await system.spawn(rt.spec(Counter, 0), name="till", where=rt.process())
+        command = [sys.executable, "-m", "ringcast.actors.top", str(os.getpid()), "--interval", "0.1", "--count", "2"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        out, _ = await process.communicate()
+        assert process.returncode == 0
+        words = [line.split()[:1] for line in out.decode().splitlines()]
+        assert words == [["ACTOR"], ["shop"], ["till"]] * 2
+
+
+def test_a_process_without_a_system_is_refused_in_one_line() -> None:
+    command = [sys.executable, "-m", "ringcast.actors.top", "1"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "process 1 runs no system, or it belongs to another user\n"
