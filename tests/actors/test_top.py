@@ -1,4 +1,4 @@
-"""The live table: what it shows is true, it is found without a name, and it disturbs nobody."""
+"""The live table: what it shows is true, and it is found without a name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ async def test_the_table_shows_what_each_process_does() -> None:
             await till.add(1)
         calls = [asyncio.ensure_future(oven.sleep(0.4)) for _ in range(3)]
         await asyncio.sleep(0.6)  # the second one runs
-        before = (await system.statistics())["shop"]
         seen = {row.name: row for row in top.rows(os.getpid())}
         assert os.getpid() in top.find_systems()
         assert top.find_systems(os.getpid()) == [os.getpid()]
@@ -41,7 +40,6 @@ async def test_the_table_shows_what_each_process_does() -> None:
         assert 1 <= seen["oven"].depth <= 3
         assert 0 < seen["oven"].oldest_age_s < 2
         assert seen["oven"].memory_bytes > 5 << 20
-        assert (await system.statistics())["shop"].messages_sent == before.messages_sent
         await asyncio.gather(*calls)
     assert top.find_systems(os.getpid()) == []
 
