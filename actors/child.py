@@ -1,4 +1,4 @@
-"""`python -m ringcast.actors.child LINK_FD PARENT_PID`: the process of one actor, from its first line to its exit.
+"""`python -m ringcast.actors.child LINK_FD PARENT_PID LANE_FD`: one actor's process, from first line to exit.
 
 The watch on the parent comes before everything else, in a native thread, so that no load or long call can outlive it.
 """
@@ -13,14 +13,15 @@ from ringcast.channels import ORPHANED, exit_with
 
 def main() -> None:
     """Take the boot frame from the link and become the actor that it describes."""
-    link_fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    link_fd, parent_pid, lane_fd = (int(word) for word in sys.argv[1:])
     try:
         parent = os.pidfd_open(parent_pid)
     except ProcessLookupError:
         os._exit(ORPHANED)
     if os.getppid() != parent_pid:  # it died, and the number may be somebody else's by now
         os._exit(ORPHANED)
-    exit_with([parent])
+    exit_with([parent], lane=lane_fd)
+    os.close(lane_fd)
     cpus = os.environ.pop("RINGCAST_CPUS", "")  # boot.CPUS_VARIABLE; before any library counts the processors
     if cpus:
         os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})

@@ -1,7 +1,8 @@
 """Starts child processes and learns of their end. Owned by `process_host`; knows no actor and no message.
 
-A child gets one inherited file descriptor (its link), a session of its own, and pipes for its output, whose lines
-appear on our stderr with the child's name and whose last lines are kept for the cause of death.
+A child gets two inherited file descriptors (its link, and the lane on which it is pinged), a session of its own, and
+pipes for its output, whose lines appear on our stderr with the child's name and whose last lines are kept for the cause
+of death.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
+
+from .errors import ActorError
 
 STDERR_TAIL_LINES = 20
 DUMP_SIGNAL = signal.SIGUSR2  # a child's faulthandler writes all stacks
@@ -32,22 +37,28 @@ class ChildProcess:
         self._loop = asyncio.get_running_loop()
         self._partial = b""
         self._dump: list[str] | None = None  # lines written since stacks were asked for
+        self._pings: deque[tuple[float, asyncio.Future[float]]] = deque()
+        self._lane, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lane.setblocking(False)
+        lane_fd = theirs.fileno()
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "ringcast.actors.child", str(link_fd), str(os.getpid())],
+            [sys.executable, "-m", "ringcast.actors.child", str(link_fd), str(os.getpid()), str(lane_fd)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
-            pass_fds=(link_fd,),
+            pass_fds=(link_fd, lane_fd),
             start_new_session=True,
         )
+        theirs.close()
         assert self._popen.stdout is not None
         self._output_fd = self._popen.stdout.fileno()
         os.set_blocking(self._output_fd, False)
         self._pidfd = os.pidfd_open(self._popen.pid)
         self._loop.add_reader(self._pidfd, self._exited)
         self._loop.add_reader(self._output_fd, self._read_output)
+        self._loop.add_reader(self._lane.fileno(), self._read_pongs)
 
     @property
     def pid(self) -> int:
@@ -63,6 +74,35 @@ class ChildProcess:
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
+
+    async def ping(self) -> float:
+        """Seconds that an answer took, from a native thread that needs nothing of the interpreter.
+
+        None comes from a process that is stopped: wait with a time-out. `ActorError` if it ends instead.
+        """
+        answered: asyncio.Future[float] = self._loop.create_future()
+        self._pings.append((time.monotonic(), answered))
+        try:
+            self._lane.send(b"p")
+        except OSError as error:
+            self._pings.pop()
+            raise ActorError(f"process {self.pid} of {self.name!r} cannot be pinged: {error}") from error
+        return await answered
+
+    def _read_pongs(self) -> None:
+        while True:
+            try:
+                message = self._lane.recv(64)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                message = b""
+            if not message:
+                self._loop.remove_reader(self._lane.fileno())
+                return
+            sent_at, answered = self._pings.popleft()
+            if not answered.done():
+                answered.set_result(time.monotonic() - sent_at)
 
     def dump_stacks(self, report: Callable[[str], None]) -> None:
         """Make the interpreter write its threads' stacks (faulthandler), and report them as soon as they are there.
@@ -101,6 +141,11 @@ class ChildProcess:
         self._popen.wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._loop.remove_reader(self._lane.fileno())
+        self._lane.close()
+        for _, answered in self._pings:
+            if not answered.done():
+                answered.set_exception(ActorError(f"process {self.pid} of {self.name!r} ended before it answered"))
         self._read_output()
         if self._output_fd >= 0:
             self._close_output()

@@ -177,6 +177,11 @@ class ProcessHost:
         count, number = self._root.board.progress(self.slot)
         return self._handler_name(number) if count == progress and number else None
 
+    async def ping(self) -> float:
+        """See `System.ping`."""
+        assert self._process is not None
+        return await self._process.ping()
+
     def dump_stacks(self, report: Callable[[str], None]) -> None:
         """Have the stacks of its threads written, even while it holds the interpreter; told a moment later."""
         assert self._process is not None

@@ -121,6 +121,16 @@ class System:
         """Stop one actor in order and start it again; what ``on_stop`` returns is its successor's ``handoff``."""
         await self.supervisor.restart_member(self._ref(ref), reason, timeout_s or self._stop_timeout_s)
 
+    async def ping(self, ref: object) -> float:
+        """Seconds until the actor's process answered, from a native thread: also in the middle of a handler that
+        holds the interpreter. Nothing comes from a stopped process, so wait with a time-out.
+        """
+        self._running()
+        record = self._directory.record(self._ref(ref))
+        if record is None or not isinstance(record.host, ProcessHost):
+            raise ActorError(f"{ref!r} cannot be pinged: it is down, or in this process")
+        return await record.host.ping()
+
     async def statistics(self) -> dict[str, NodeStatistics]:
         """The figures of every process by its actor's name; this process's stand under the system's name.
 

@@ -1,4 +1,4 @@
-"""Ends this process when another one dies: a native thread that needs neither the GIL nor a free main thread."""
+"""Ends this process when another one dies, and answers pings: a native thread that never needs the GIL."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from . import _native
 ORPHANED: Final = 113  # exit status of a process that outlived the processes that it served
 
 
-def exit_with(pidfds: Sequence[int], exit_code: int = ORPHANED) -> None:
+def exit_with(pidfds: Sequence[int], exit_code: int = ORPHANED, *, lane: int | None = None) -> None:
     """From now on, exit at once with ``exit_code`` as soon as any of the processes behind ``pidfds`` has ended.
 
-    The exit is hard (no clean-up, no atexit), whatever the interpreter is doing. The descriptors are duplicated and
+    ``lane`` is a SOCK_SEQPACKET socket on which the same thread sends every message (up to 64 bytes) back: an answer
+    says that the process runs, whoever holds the interpreter. The exit is hard (no clean-up, no atexit), whatever the interpreter is doing. The descriptors are duplicated and
     stay the caller's; there is no way back. ``OSError`` if a descriptor is bad or no thread can be started.
     """
-    _native.watch_processes(pidfds, exit_code)
+    _native.watch_processes(pidfds, exit_code, lane)

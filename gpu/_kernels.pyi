@@ -56,11 +56,12 @@ def attention(
     /,
 ) -> None: ...
 def softcap(level: int, threads: int, values: int, count: int, cap: float, /) -> None: ...
-def normalizers(level: int, threads: int, logits: int, rows: int, out: int, count: int, vocab: int, /) -> None: ...
 def sample(
+    level: int,
     threads: int,
     logits: int,
     rows: int,
+    best: int,
     temperature: int,
     top_p: int,
     top_k: int,
@@ -91,11 +92,11 @@ def adjust(
     /,
 ) -> None: ...
 def logprobs(
+    level: int,
     threads: int,
     logits: int,
     rows: int,
     tokens: int,
-    normalizers: int,
     token_ids: int,
     logprobs: int,
     ranks: int,

@@ -68,7 +68,7 @@ def sample(logits: Tensor, rules: SamplingRows, kernels: SamplingKernels) -> Dra
         (draws,) = np.nonzero(chosen)
         if len(draws):
             rows = draws if source is logits else places[draws]
-            token_ids[draws] = kernels.draw(source, rows, _picked(rules, draws))
+            token_ids[draws] = kernels.draw(source, rows, token_ids[draws], _picked(rules, draws))
     told = _drawn_logprobs(logits, rules.logprobs, token_ids, errors, kernels)
     token_ids[list(errors)] = -1
     return Draws(token_ids, told, [errors.get(index) for index in range(len(token_ids))] if errors else None)

@@ -23,22 +23,24 @@ class SamplingKernels:
         self._level = kernels.level_number
         self._threads = kernels.num_threads
 
-    def draw(self, logits: Tensor, rows: NDArray[np.int64], rules: SamplingRows) -> NDArray[np.int64]:
+    def draw(
+        self, logits: Tensor, rows: NDArray[np.int64], best: NDArray[np.int64], rules: SamplingRows
+    ) -> NDArray[np.int64]:
         """One token for each of ``rows`` of ``logits`` float32 [*, vocab], by the rule of its index; see `sampler`.
 
-        Temperatures must be above 0 and logits no NaN.
+        ``best`` are the rows' likeliest tokens. Temperatures must be above 0 and logits no NaN.
         """
         draws = len(rows)
         vocab = _check_rows(logits, rows)
         for column in (rules.temperature, rules.top_p, rules.min_p):
             _check(column, np.float64, (draws,))
-        for numbers in (rules.top_k, rules.seeds, rules.positions):
+        for numbers in (best, rules.top_k, rules.seeds, rules.positions):
             _check(numbers, np.int64, (draws,))
         out = np.empty(draws, np.int64)
         _kernels.sample(
-            self._threads, logits.data_ptr(), rows.ctypes.data, rules.temperature.ctypes.data, rules.top_p.ctypes.data,
-            rules.top_k.ctypes.data, rules.min_p.ctypes.data, rules.seeds.ctypes.data, rules.positions.ctypes.data,
-            out.ctypes.data, draws, vocab,
+            self._level, self._threads, logits.data_ptr(), rows.ctypes.data, best.ctypes.data,
+            rules.temperature.ctypes.data, rules.top_p.ctypes.data, rules.top_k.ctypes.data, rules.min_p.ctypes.data,
+            rules.seeds.ctypes.data, rules.positions.ctypes.data, out.ctypes.data, draws, vocab,
         )  # fmt: skip
         return out
 
@@ -74,15 +76,11 @@ class SamplingKernels:
         if not 0 <= count <= vocab:
             raise ValueError(f"{count} of {vocab} log-probabilities cannot be told")
         size, width = len(rows), 1 + count
-        normalizers = np.empty(size, np.float64)
-        _kernels.normalizers(
-            self._level, self._threads, logits.data_ptr(), rows.ctypes.data, normalizers.ctypes.data, size, vocab
-        )
         token_ids, ranks = np.empty((size, width), np.int32), np.empty(size, np.int32)
         logprobs = np.empty((size, width), np.float32)
         _kernels.logprobs(
-            self._threads, logits.data_ptr(), rows.ctypes.data, tokens.ctypes.data, normalizers.ctypes.data,
-            token_ids.ctypes.data, logprobs.ctypes.data, ranks.ctypes.data, size, vocab, width,
+            self._level, self._threads, logits.data_ptr(), rows.ctypes.data, tokens.ctypes.data, token_ids.ctypes.data,
+            logprobs.ctypes.data, ranks.ctypes.data, size, vocab, width,
         )  # fmt: skip
         return token_ids, logprobs, ranks
 

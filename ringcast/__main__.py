@@ -7,6 +7,13 @@ import sys
 
 def main() -> None:
     """Run the command line; exits with its status."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before a command has begun; commands take care of it themselves
+        sys.exit(130)
+
+
+def _run() -> None:
     from ringcast.frontend.cli.requirements import missing, missing_line
 
     names = missing(("typer", "rich"))

@@ -137,6 +137,9 @@ class Process:
 
     def release(self) -> None:
         """The simulation is over: end what is suspended, let go of the memory."""
+        for node in self.nodes:
+            for host in list(getattr(node, "hosts", {}).values()):  # of processes whose end nobody will be told
+                host._release()
         for strand in self.strands:
             strand.unwind()
         for node in self.nodes:

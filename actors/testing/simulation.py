@@ -88,6 +88,7 @@ class Simulation:
         self.seed = seed
         self._ring_bytes = ring_bytes
         self._world = World(seed, faults, max_steps, limit_s)
+        self._platform = SimulatedPlatform(self._world)
         self._interposer = Interposer(self._world)
         self._app: Process | None = None
         self._loop: SimulatedLoop | None = None
@@ -117,7 +118,7 @@ class Simulation:
         if self._loop is None or asyncio._get_running_loop() is not None:
             raise NotSimulated("enter the simulation first (with Simulation(...) as sim), outside of any event loop")
         context = contextvars.copy_context()
-        context.run(platform.use, SimulatedPlatform(self._world))
+        context.run(platform.use, self._platform)
         try:
             return context.run(self._run, main)
         except SimulationFailed:

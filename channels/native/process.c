@@ -1,12 +1,14 @@
 /* What concerns whole processes: read-only maps of sealed memory, and the thread that ends an orphan. */
 #include "binding.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 /* ---- sealed memory: a mapping that lives as long as the views of it ---- */
@@ -86,18 +88,36 @@ PyType_Spec sealed_memory_spec = {"ringcast.channels._native.SealedMemory", size
 
 struct watch {
     int exit_code;
+    bool has_lane; /* the last of `polled` is a socket on which every message is sent back */
     nfds_t count;
     struct pollfd polled[];
 };
+
+/* Send back what came over the lane; a lane that has ended is watched no more. */
+static void watch_answer(struct pollfd *lane)
+{
+    char message[64];
+    ssize_t size = recv(lane->fd, message, sizeof message, MSG_DONTWAIT);
+    if (size > 0)
+        size = send(lane->fd, message, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR))
+        lane->fd = -1;
+}
 
 /* Runs beside the interpreter and never touches it: it works while the GIL is held, and while Python is stopped in a
  * debugger or in a native call. */
 static void *watch_thread(void *argument)
 {
     struct watch *watch = argument;
+    nfds_t processes = watch->count - watch->has_lane;
     for (;;) {
-        if (poll(watch->polled, watch->count, -1) > 0)
-            _exit(watch->exit_code);
+        if (poll(watch->polled, watch->count, -1) <= 0)
+            continue;
+        for (nfds_t i = 0; i < processes; i++)
+            if (watch->polled[i].revents)
+                _exit(watch->exit_code);
+        if (watch->has_lane && watch->polled[processes].revents)
+            watch_answer(&watch->polled[processes]);
     }
     return NULL;
 }
@@ -129,12 +149,13 @@ static int watch_start(struct watch *watch)
 
 PyObject *watch_processes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
 {
-    static const char *const names[] = {"pidfds", "exit_code", NULL};
-    PyObject *out[2];
+    static const char *const names[] = {"pidfds", "exit_code", "lane", NULL};
+    PyObject *out[3];
     uint64_t exit_code;
     if (take_arguments("watch_processes", names, 2, args, given, NULL, out) < 0 ||
         take_unsigned(out[1], "exit_code", 255, &exit_code) < 0)
         return NULL;
+    bool has_lane = out[2] && out[2] != Py_None;
     PyObject *pidfds = PySequence_Tuple(out[0]);
     if (!pidfds)
         return NULL;
@@ -144,16 +165,17 @@ PyObject *watch_processes(PyObject *Py_UNUSED(module), PyObject *const *args, Py
         PyErr_SetString(PyExc_ValueError, "pidfds is empty: there is nothing to watch");
         goto fail;
     }
-    if (!(watch = calloc(1, sizeof *watch + (size_t)count * sizeof *watch->polled))) {
+    if (!(watch = calloc(1, sizeof *watch + ((size_t)count + has_lane) * sizeof *watch->polled))) {
         PyErr_NoMemory();
         goto fail;
     }
     watch->exit_code = (int)exit_code;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        int pidfd = PyObject_AsFileDescriptor(PyTuple_GET_ITEM(pidfds, i));
-        if (pidfd < 0)
+    watch->has_lane = has_lane;
+    for (Py_ssize_t i = 0; i < count + has_lane; i++) {
+        int fd = PyObject_AsFileDescriptor(i < count ? PyTuple_GET_ITEM(pidfds, i) : out[2]);
+        if (fd < 0)
             goto fail;
-        int duplicate = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
+        int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
         if (duplicate < 0) {
             PyErr_SetFromErrno(PyExc_OSError);
             goto fail;

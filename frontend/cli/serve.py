@@ -10,6 +10,7 @@ from ..engine_args import EngineArgs
 from ..model_source import resolve_model
 from ..progress import download_progress
 from ..server.run import address_of, listen, run_server
+from .stop_signals import StopSignals
 
 
 def serve(
@@ -23,6 +24,21 @@ def serve(
     log_level: str,
 ) -> None:
     """Serve until a signal. Raises what kept the engine from starting, or ended it."""
+    with StopSignals() as signals:
+        _serve(args, host, port, served_model_name, drain_timeout_s, access_log, log_level, signals)
+    _tell("stopped")
+
+
+def _serve(
+    args: EngineArgs,
+    host: str,
+    port: int,
+    served_model_name: str | None,
+    drain_timeout_s: float,
+    access_log: bool,
+    log_level: str,
+    signals: StopSignals,
+) -> None:
     args.scheduler_config()  # refuse wrong values first,
     listener = listen(host, port)  # then a port that cannot be had, then load
     logging.getLogger().setLevel(log_level.upper())
@@ -45,10 +61,10 @@ def serve(
         ),
         drain_timeout_s=drain_timeout_s,
         access_log=access_log,
+        on_stopper=signals.stopper,
     )
     if failure is not None:
         raise failure
-    _tell("stopped")
 
 
 def _tell(line: str) -> None:

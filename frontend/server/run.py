@@ -1,22 +1,16 @@
-"""``ringcast serve``: a port, an app, signals, an exit code. The only place that installs signal handlers.
+"""A listening port and a running server: what ``ringcast serve`` does beside loading. Installs no signal handlers.
 
-The port is taken before anything is loaded. The first SIGTERM or SIGINT lets running answers finish within
-the drain time, the second ends the process at once; the engine's processes end with it.
+The port is taken before anything is loaded, so that a port in use is told at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
 
 from ..errors import FrontendError
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BACKLOG = 2048
 
 
@@ -52,10 +46,12 @@ def run_server(
     *,
     drain_timeout_s: float,
     access_log: bool,
+    on_stopper: Callable[[Callable[[], None]], None],
 ) -> Exception | None:
-    """Serve until a signal; returns the error that ended the engine or kept it from starting, if one did.
+    """Serve until stopped; returns the error that ended the engine or kept it from starting, if one did.
 
-    ``make_app`` gets the function to call when that happens.
+    ``make_app`` gets the function to call when that happens, ``on_stopper`` the one that stops the server: running
+    answers then get ``drain_timeout_s`` to finish.
     """
     import uvicorn
 
@@ -66,18 +62,14 @@ def run_server(
     class Server(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
-            with _signals(self._stop):
-                yield
+            yield  # signals are the command line's
 
-        def _stop(self, number: int) -> None:
-            if self.should_exit:
-                os._exit(128 + number)  # the second time: now. The engine's processes see us go.
-            print("ringcast: stopping; once more to stop at once", file=sys.stderr, flush=True)
+        def stop(self) -> None:
             self.should_exit = True
 
     def failed(error: Exception) -> None:
         failures.append(error)
-        server.should_exit = True
+        server.stop()
 
     config = uvicorn.Config(
         make_app(failed),  # type: ignore[arg-type]
@@ -88,21 +80,9 @@ def run_server(
         server_header=False,
     )
     server = Server(config)
+    on_stopper(server.stop)
     run_on_new_loop(server.serve(sockets=[listener]))
     return failures[0] if failures else None
-
-
-@contextlib.contextmanager
-def _signals(stop: Callable[[int], None]) -> Iterator[None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop(number)
-
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def address_of(listener: socket.socket) -> str:

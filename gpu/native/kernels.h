@@ -71,15 +71,6 @@ struct AttentionArgs {
     int threads;
 };
 
-// out[i] = log(sum(exp(row `rows[i]` of logits))): what turns logits into log-probabilities.
-struct NormalizerArgs {
-    const float* logits;  // [*, vocab]
-    const int64_t* rows;  // [count]
-    double* out;          // [count]
-    int64_t count, vocab;
-    int threads;
-};
-
 // values = cap * tanh(values / cap), in place.
 struct SoftcapArgs {
     float* values;  // [count]
@@ -88,14 +79,20 @@ struct SoftcapArgs {
     int threads;
 };
 
+// Of a row of logits: the largest, and the sum of exp(scale * (logit - largest)).
+struct Softmax {
+    float largest;
+    double total;
+};
+
 struct Kernels {
     void (*norm)(const NormArgs&);
     void (*rotary)(const RotaryArgs&);
     bool (*attention)(const AttentionArgs&);  // false: no memory for the scores
     bool (*matmul)(const MatmulArgs&);        // false: no memory for the sums of the activations
     void (*embed)(const EmbedArgs&);
-    void (*normalizers)(const NormalizerArgs&);
     void (*softcap)(const SoftcapArgs&);
+    Softmax (*softmax)(const float* logits, int64_t vocab, float scale);
 };
 
 // One table per instruction set, each compiled in a file of its own; null where this build has none.

@@ -6,10 +6,12 @@
 // where ids are allowed by list.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <new>
 #include <vector>
 
+#include "crew.h"
 #include "sampling.h"
 
 namespace ringcast {
@@ -75,16 +77,15 @@ void adjust_row(const AdjustArgs& a, int64_t row) {
 }  // namespace
 
 bool adjust(const AdjustArgs& a) {
-    bool enough_memory = true;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(a.threads) if (a.rows > 1)
-    for (int64_t row = 0; row < a.rows; ++row) {
+    std::atomic<bool> enough_memory{true};
+    auto adjust_one = [&](int64_t row, int) {
         try {
             adjust_row(a, row);
         } catch (const std::bad_alloc&) {  // may not leave the parallel loop
-#pragma omp atomic write
             enough_memory = false;
         }
-    }
+    };
+    parallel_for(a.rows, a.threads, adjust_one);
     return enough_memory;
 }
 

@@ -36,32 +36,19 @@ PyObject* softcap(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
-PyObject* normalizers(PyObject*, PyObject* args) {
-    unsigned long long logits, rows, out;
-    long long count, vocab;
+PyObject* sample_tokens(PyObject*, PyObject* args) {
+    unsigned long long logits, rows, best, temperature, top_p, top_k, min_p, seeds, positions, out;
+    long long draws, vocab;
     int level, threads;
-    if (!PyArg_ParseTuple(args, "iiKKKLL", &level, &threads, &logits, &rows, &out, &count, &vocab)) return nullptr;
+    if (!PyArg_ParseTuple(args, "iiKKKKKKKKKKLL", &level, &threads, &logits, &rows, &best, &temperature, &top_p, &top_k,
+                          &min_p, &seeds, &positions, &out, &draws, &vocab))
+        return nullptr;
     const Kernels* table = checked_table(level);
     if (table == nullptr) return nullptr;
-    NormalizerArgs a = {pointer<const float>(logits), pointer<const int64_t>(rows), pointer<double>(out), count, vocab,
-                        threads};
-    Py_BEGIN_ALLOW_THREADS;
-    table->normalizers(a);
-    Py_END_ALLOW_THREADS;
-    Py_RETURN_NONE;
-}
-
-PyObject* sample_tokens(PyObject*, PyObject* args) {
-    unsigned long long logits, rows, temperature, top_p, top_k, min_p, seeds, positions, out;
-    long long draws, vocab;
-    int threads;
-    if (!PyArg_ParseTuple(args, "iKKKKKKKKKLL", &threads, &logits, &rows, &temperature, &top_p, &top_k, &min_p, &seeds,
-                          &positions, &out, &draws, &vocab))
-        return nullptr;
-    SampleArgs a = {pointer<const float>(logits), pointer<const int64_t>(rows), pointer<const double>(temperature),
-                    pointer<const double>(top_p), pointer<const int64_t>(top_k), pointer<const double>(min_p),
-                    pointer<const int64_t>(seeds), pointer<const int64_t>(positions), pointer<int64_t>(out), draws,
-                    vocab, threads};
+    SampleArgs a = {pointer<const float>(logits), pointer<const int64_t>(rows), pointer<const int64_t>(best),
+                    pointer<const double>(temperature), pointer<const double>(top_p), pointer<const int64_t>(top_k),
+                    pointer<const double>(min_p), pointer<const int64_t>(seeds), pointer<const int64_t>(positions),
+                    pointer<int64_t>(out), draws, vocab, table->softmax, threads};
     bool enough;
     Py_BEGIN_ALLOW_THREADS;
     enough = sample(a);
@@ -98,15 +85,17 @@ PyObject* adjust_logits(PyObject*, PyObject* args) {
 }
 
 PyObject* token_logprobs(PyObject*, PyObject* args) {
-    unsigned long long logits, rows, tokens, normalizers, token_ids, logprob, ranks;
+    unsigned long long logits, rows, tokens, token_ids, logprob, ranks;
     long long count, vocab, width;
-    int threads;
-    if (!PyArg_ParseTuple(args, "iKKKKKKKLLL", &threads, &logits, &rows, &tokens, &normalizers, &token_ids, &logprob,
-                          &ranks, &count, &vocab, &width))
+    int level, threads;
+    if (!PyArg_ParseTuple(args, "iiKKKKKKLLL", &level, &threads, &logits, &rows, &tokens, &token_ids, &logprob, &ranks,
+                          &count, &vocab, &width))
         return nullptr;
+    const Kernels* table = checked_table(level);
+    if (table == nullptr) return nullptr;
     LogprobArgs a = {pointer<const float>(logits), pointer<const int64_t>(rows), pointer<const int64_t>(tokens),
-                     pointer<const double>(normalizers), pointer<int32_t>(token_ids), pointer<float>(logprob),
-                     pointer<int32_t>(ranks), count, vocab, width, threads};
+                     pointer<int32_t>(token_ids), pointer<float>(logprob), pointer<int32_t>(ranks), count, vocab, width,
+                     table->softmax, threads};
     bool enough;
     Py_BEGIN_ALLOW_THREADS;
     enough = logprobs(a);
@@ -117,7 +106,6 @@ PyObject* token_logprobs(PyObject*, PyObject* args) {
 PyMethodDef methods[] = {
     {"best_level", best_level, METH_NOARGS, "0 portable, 1 AVX2, 2 AVX-512, 3 with BF16: the best this processor can run."},
     {"softcap", softcap, METH_VARARGS, "cap * tanh(x / cap); see SoftcapArgs in kernels.h."},
-    {"normalizers", normalizers, METH_VARARGS, "Log of the sum of exponentials; see NormalizerArgs in kernels.h."},
     {"sample", sample_tokens, METH_VARARGS, "Token draws; see SampleArgs in sampling.h."},
     {"adjust", adjust_logits, METH_VARARGS, "Rules applied to logits; see AdjustArgs in sampling.h."},
     {"logprobs", token_logprobs, METH_VARARGS, "Log-probabilities; see LogprobArgs in sampling.h."},

@@ -10,9 +10,13 @@
 // as the softmax over the kept tokens.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <new>
+#include <utility>
+#include <vector>
 
+#include "crew.h"
 #include "ranking.h"
 #include "sampling.h"
 
@@ -55,68 +59,105 @@ class Draw {
     int64_t token_ = 0;
 };
 
-// How many of the best `allowed` tokens reach the probability `top_p` among themselves: the fewest, at least one.
-int64_t nucleus_size(Ranking& ranking, int64_t allowed, double top_p, const float* logits, double largest,
-                     double temperature) {
-    if (top_p >= 1.0) return allowed;
-    auto weight = [&](int64_t token) { return std::exp((logits[token] - largest) / temperature); };
-    double total = 0.0;
-    if (allowed == ranking.size()) {
-        for (int64_t token = 0; token < allowed; ++token) total += weight(token);
-    } else {
-        for (int64_t rank = 0; rank < allowed; ++rank) total += weight(ranking[rank]);
-    }
-    double reached = 0.0;
-    for (int64_t rank = 0; rank < allowed; ++rank) {
-        if (rank >= ranking.sorted()) ranking.sort_first(std::min(allowed, std::max<int64_t>(256, 4 * rank)));
-        reached += weight(ranking[rank]);
-        if (reached >= top_p * total) return rank + 1;
-    }
-    return allowed;
-}
+// One draw: which tokens are kept, and what they weigh.
+class Row {
+  public:
+    Row(const SampleArgs& a, int64_t index)
+        : logits_(a.logits + a.rows[index] * a.vocab),
+          vocab_(a.vocab),
+          best_(a.best[index]),
+          largest_(logits_[best_]),
+          temperature_(a.temperature[index]),
+          min_p_(a.min_p[index]),
+          cutoff_(min_p_ > 0.0 ? std::log(min_p_) : -INFINITY),
+          top_p_(a.top_p[index]),
+          top_k_(a.top_k[index] > 0 ? std::min(a.top_k[index], a.vocab) : a.vocab),
+          draw_(a.seeds[index], a.positions[index]),
+          softmax_(a.softmax) {}
 
-int64_t draw_row(const SampleArgs& a, int64_t index) {
-    const float* logits = a.logits + a.rows[index] * a.vocab;
-    double temperature = a.temperature[index], top_p = a.top_p[index];
-    int64_t top_k = a.top_k[index] > 0 ? std::min(a.top_k[index], a.vocab) : a.vocab;
-    int64_t best = std::max_element(logits, logits + a.vocab) - logits;
-    double largest = logits[best];
-    // Tokens below this are less likely than min_p times the likeliest; all rules keep a head of the ranking, so they combine.
-    double cutoff = a.min_p[index] > 0.0 ? std::log(a.min_p[index]) : -INFINITY;
-    auto scaled = [&](int64_t token) { return (logits[token] - largest) / temperature; };
-    Draw draw(a.seeds[index], a.positions[index]);
-    // The likeliest token first: it sets the mark that spares the others their logarithms.
-    draw.offer(best, 0.0);
-    if (top_k == a.vocab && top_p >= 1.0) {
-        for (int64_t token = 0; token < a.vocab; ++token)
-            if (scaled(token) >= cutoff) draw.offer(token, scaled(token));
-        return draw.token();
+    int64_t drawn() {
+        // The likeliest token first: it sets the mark that spares the others their logarithms.
+        draw_.offer(best_, 0.0);
+        if (top_k_ == vocab_ && top_p_ >= 1.0) {
+            for (int64_t token = 0; token < vocab_; ++token)
+                if (scaled(token) >= cutoff_) draw_.offer(token, scaled(token));
+            return draw_.token();
+        }
+        Ranking ranking = candidates();
+        int64_t kept = nucleus_size(ranking);
+        ranking.sort_first(kept);
+        for (int64_t rank = 0; rank < kept; ++rank) draw_.offer(ranking[rank], scaled(ranking[rank]));
+        return draw_.token();
     }
-    if (a.min_p[index] > 0.0)
-        top_k = std::min(top_k, static_cast<int64_t>(std::count_if(logits, logits + a.vocab, [&](float logit) {
-                             return (logit - largest) / temperature >= cutoff;
-                         })));
-    Ranking ranking(logits, a.vocab);
-    if (top_k < a.vocab) ranking.sort_first(top_k);
-    int64_t kept = nucleus_size(ranking, top_k, top_p, logits, largest, temperature);
-    ranking.sort_first(kept);
-    for (int64_t rank = 0; rank < kept; ++rank) draw.offer(ranking[rank], scaled(ranking[rank]));
-    return draw.token();
-}
+
+  private:
+    double scaled(int64_t token) const { return (logits_[token] - largest_) / temperature_; }
+
+    // What min_p and top_k keep. Both keep a head of the ranking, so they combine; without either, what top_p could keep.
+    Ranking candidates() {
+        if (top_k_ < vocab_) {
+            Ranking ranking = best_tokens(logits_, vocab_, top_k_);
+            ranking.sort_first(top_k_);
+            std::vector<int64_t> kept;
+            for (int64_t rank = 0; rank < top_k_ && scaled(ranking[rank]) >= cutoff_; ++rank) kept.push_back(ranking[rank]);
+            total_ = sum_of(kept);
+            return Ranking(logits_, std::move(kept));
+        }
+        std::vector<int64_t> kept;
+        if (min_p_ > 0.0) {
+            for (int64_t token = 0; token < vocab_; ++token)
+                if (scaled(token) >= cutoff_) kept.push_back(token);
+            total_ = sum_of(kept);
+        } else {
+            // All tokens lighter than this together weigh less than what top_p leaves out, so it leaves them all out.
+            total_ = softmax_(logits_, vocab_, static_cast<float>(1.0 / temperature_)).total;
+            double lightest = std::log(0.99 * (1.0 - top_p_) * total_ / static_cast<double>(vocab_));
+            float limit = static_cast<float>(largest_ + temperature_ * lightest);
+            for (int64_t token = 0; token < vocab_; ++token)
+                if (logits_[token] >= limit) kept.push_back(token);
+        }
+        return Ranking(logits_, std::move(kept));
+    }
+
+    double sum_of(const std::vector<int64_t>& tokens) const {
+        double total = 0.0;
+        for (int64_t token : tokens) total += std::exp(scaled(token));
+        return total;
+    }
+
+    // How many of the best candidates reach the probability top_p among all that are kept: the fewest, at least one.
+    int64_t nucleus_size(Ranking& ranking) {
+        if (top_p_ >= 1.0) return ranking.size();
+        double reached = 0.0;
+        for (int64_t rank = 0; rank < ranking.size(); ++rank) {
+            if (rank >= ranking.sorted()) ranking.sort_first(std::max<int64_t>(64, 4 * rank));
+            reached += std::exp(scaled(ranking[rank]));
+            if (reached >= top_p_ * total_) return rank + 1;
+        }
+        return ranking.size();
+    }
+
+    const float* logits_;
+    int64_t vocab_, best_;
+    double largest_, temperature_, min_p_, cutoff_, top_p_;
+    int64_t top_k_;
+    Draw draw_;
+    decltype(SampleArgs::softmax) softmax_;
+    double total_ = 0.0;  // weight of the tokens that top_p chooses from
+};
 
 }  // namespace
 
 bool sample(const SampleArgs& a) {
-    bool enough_memory = true;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(a.threads) if (a.draws > 1)
-    for (int64_t index = 0; index < a.draws; ++index) {
+    std::atomic<bool> enough_memory{true};
+    auto draw_row = [&](int64_t index, int) {
         try {
-            a.out[index] = draw_row(a, index);
+            a.out[index] = Row(a, index).drawn();
         } catch (const std::bad_alloc&) {  // may not leave the parallel loop
-#pragma omp atomic write
             enough_memory = false;
         }
-    }
+    };
+    parallel_for(a.draws, a.threads, draw_row);
     return enough_memory;
 }
 

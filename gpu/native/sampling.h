@@ -2,7 +2,7 @@
 // trusted here, and so are token ids: gpu/kernels.py and gpu/sampling_rules.py check them.
 #pragma once
 
-#include <cstdint>
+#include "kernels.h"
 
 namespace ringcast {
 
@@ -10,6 +10,7 @@ namespace ringcast {
 struct SampleArgs {
     const float* logits;        // [*, vocab]; row i of the draw is row `rows[i]` of it
     const int64_t* rows;        // [draws]
+    const int64_t* best;        // [draws]: the row's largest logit, the first of equals
     const double* temperature;  // [draws], > 0
     const double* top_p;        // [draws], in (0, 1]
     const int64_t* top_k;       // [draws], 0 keeps all
@@ -18,6 +19,7 @@ struct SampleArgs {
     const int64_t* positions;   // [draws]: index in the sequence of the token being drawn
     int64_t* out;               // [draws]
     int64_t draws, vocab;
+    decltype(Kernels::softmax) softmax;
     int threads;
 };
 
@@ -55,11 +57,11 @@ struct LogprobArgs {
     const float* logits;        // [*, vocab]
     const int64_t* rows;        // [count]
     const int64_t* tokens;      // [count]: what was drawn
-    const double* normalizers;  // [count]
     int32_t* token_ids;         // [count, width]
     float* logprobs;            // [count, width]
     int32_t* ranks;             // [count]: 1 + the number of tokens that are more likely
     int64_t count, vocab, width;
+    decltype(Kernels::softmax) softmax;
     int threads;
 };
 

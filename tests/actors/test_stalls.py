@@ -126,3 +126,30 @@ async def test_on_abort_frees_a_stuck_handler_so_that_the_stop_is_in_order(tmp_p
     assert path.read_text() == "stopped in order"
     with pytest.raises(rt.ActorDied, match="stopped"):
         await call
+
+
+async def test_a_ping_is_answered_whatever_the_interpreter_does(system: rt.System) -> None:
+    actor = await system.spawn(rt.spec(Limited), name="limited", where=rt.process())
+    assert 0 < await system.ping(actor) < 5
+    call = asyncio.ensure_future(actor.hold_the_interpreter())
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*[system.ping(actor) for _ in range(20)])
+    pid = system.pids()["limited"]
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(0.1)  # all its threads have stopped by then
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await system.ping(actor)
+    late = asyncio.ensure_future(system.ping(actor))
+    os.kill(pid, signal.SIGCONT)
+    assert await late > 0
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(0.1)
+    last = asyncio.ensure_future(system.ping(actor))
+    await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(rt.ActorError, match="ended before it answered"):
+        await last
+    with pytest.raises(rt.ActorDied):
+        await call

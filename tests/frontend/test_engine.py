@@ -125,17 +125,18 @@ async def test_death_of_the_core_ends_live_requests_at_once_and_it_comes_back(ll
     await _works(llm)
 
 
-async def test_death_of_the_worker_ends_what_ran_and_it_comes_back(llm: AsyncLLM) -> None:
-    stream = await llm.add_request([5], LONG)
-    await anext(stream)
+async def test_death_of_the_worker_pauses_streams_that_then_go_on_to_the_token(llm: AsyncLLM) -> None:
+    streams = [await llm.add_request([100 * index], LONG) for index in range(1, 4)]
+    tokens = [list((await anext(stream)).outputs[0].token_ids) for stream in streams]
     before = _pids(llm)
     os.kill(before[WORKER], signal.SIGKILL)
-    async with asyncio.timeout(2):
-        with pytest.raises(EngineError, match="the worker ended while this request ran"):
-            await stream.final()
-    await _until(llm, "ready")
+    await _until(llm, "restarting")
+    assert "the worker died" in llm.health().detail
+    for index, stream in enumerate(streams, 1):
+        tokens[index - 1] += [token async for output in stream for token in output.outputs[0].token_ids]
+        assert tokens[index - 1] == list(range(100 * index + 1, 100 * index + 201))
+    assert llm.health().state == "ready"
     assert _pids(llm)[CORE] == before[CORE], "the core keeps its process"
-    await _works(llm)
 
 
 async def test_death_of_both_at_once(llm: AsyncLLM) -> None:
