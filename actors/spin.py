@@ -29,8 +29,8 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 class SpinBudget:
     """The budget of one node. ``processes`` are those of its system that may be busy at once."""
 
-    def __init__(self) -> None:
-        self._cores = usable_cores()
+    def __init__(self, cores: int | None = None) -> None:
+        self._cores = usable_cores() if cores is None else cores
         self._misses = 0
 
     def seconds(self, processes: int) -> float:

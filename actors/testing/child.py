@@ -21,6 +21,7 @@ from .. import platform
 from ..actor import Actor
 from ..boot import load_class
 from ..child_process import EXIT_FAILED, Place, _live_async, _live_blocking, _receive_boot, _trace
+from ..errors import ActorError
 from ..launch import DUMP_SIGNAL, STDERR_TAIL_LINES, ChildProcess
 from ..wire import FrameKind
 from .loop import SimulatedLoop, make_loop
@@ -74,6 +75,25 @@ class SimulatedChild(ChildProcess):
                     self._say("a thread, in a blocking call")
         else:
             self._process.signal(number)
+
+    async def ping(self) -> float:
+        world, process = self._process.world, self._process
+        sent_at = world.now
+        answered: asyncio.Future[float] = self._loop.create_future()
+
+        def answer() -> None:
+            if answered.done():
+                return
+            if process.has_ended:
+                text = f"process {self.pid} of {self.name!r} ended before it answered"
+                answered.set_exception(ActorError(text))
+            elif process.frozen_until > world.now:
+                process.after_thaw(answer)
+            else:
+                answered.set_result(world.now - sent_at)
+
+        world.after(world.latency_s(), answer)
+        return await answered
 
     def _describe_state(self) -> str:
         return "the simulated process stands still" if self._process.frozen_until else "the simulated process is busy"

@@ -11,6 +11,7 @@ import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..async_node import AsyncNode
 from ..blocking_cell import BlockingCell
 from ..blocking_node import BlockingNode
 from ..calls import Calls, ReplyFuture, Waiter
@@ -19,6 +20,7 @@ from ..consumer import StreamReader
 from ..events import Died, Event, GaveUp, Ready, Restarting, Stopped
 from ..origin import Origin
 from ..root_node import RootNode
+from ..spin import SpinBudget
 from ..wire import Envelope, FrameKind
 from .envelope import Head, describe, head_of
 from .ledger import Party
@@ -86,6 +88,8 @@ class Observer:
         if isinstance(node, RootNode):
             registry.by_ring[os.fstat(node.ring_fd).st_ino] = party
             wrap(node._directory, "enter", self._enter)
+        if isinstance(node, AsyncNode):
+            node._spin = SpinBudget(self._world.cores)
         if isinstance(node, BlockingNode):
             self._make_waits_virtual(node)
 

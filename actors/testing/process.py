@@ -31,6 +31,7 @@ class Process:
         self.weight = 10.0 ** world.random.uniform(-1, 1)  # how often it gets its turn
         self.strands: list[Strand] = []
         self.frozen_until = 0.0
+        self._on_thaw: list[Callable[[], None]] = []
         self.exit_code: int | None = None  # None: it runs
         self.nodes: list[Node] = []
         self.bells: list[int] = []  # its doorbells' descriptors
@@ -65,6 +66,19 @@ class Process:
         """Go on."""
         self.frozen_until = 0.0
         self.world.note(self, "goes on")
+        self._tell_thawed()
+
+    def after_thaw(self, action: Callable[[], None]) -> None:
+        """Call it, in the world's name, when the process goes on or has ended."""
+        if self.frozen_until == float("inf"):
+            self._on_thaw.append(action)
+        else:
+            self.world.after(self.frozen_until - self.world.now, action)
+
+    def _tell_thawed(self) -> None:
+        for action in self._on_thaw:
+            self.world.after(0.0, action)
+        self._on_thaw.clear()
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -94,6 +108,7 @@ class Process:
         self.world.note(self, what)
         self.world.running.remove(self)
         self.on_end()
+        self._tell_thawed()
         if self.world.current is not self:
             self.close()
 

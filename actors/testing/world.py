@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class World:
         self.seed = seed
         self.faults = faults
         self.random = random.Random(seed)
+        self.cores = self.random.choice((1, 4, 64))  # of the machine: with enough of them nodes spin before they sleep
         self.now = START_S
         self.steps = 0
         self.kills = 0
@@ -202,7 +204,15 @@ class World:
         return False
 
     def release(self) -> None:
-        """The simulation is over."""
+        """The simulation is over. What still unwinds has nobody to tell: its log goes nowhere."""
+        level = logging.root.manager.disable
+        logging.disable()
+        try:
+            self._release()
+        finally:
+            logging.disable(level)
+
+    def _release(self) -> None:
         for process in list(self.running):
             process.exit_code = 0
             process.close()

@@ -40,6 +40,13 @@ class Store(rt.Actor):
         await asyncio.sleep(seconds)
 
     @rt.call
+    async def tidy(self, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await asyncio.sleep(1)
+
+    @rt.call
     async def size(self, data: bytes) -> int:
         return len(data)
 

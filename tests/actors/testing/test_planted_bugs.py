@@ -151,9 +151,7 @@ def test_a_handler_that_runs_after_its_actors_death_is_found(monkeypatch: pytest
         store = await system.spawn(rt.spec(Store), name="store")
         await store.put("k", 1)
         await system.stop(store)
-        system._directory.record(store).child  # type: ignore[arg-type, union-attr, unused-ignore]
-        cell = cells[-1]
-        cell.put(incoming[-1])
+        cells[-1].put(incoming[-1])
         await asyncio.sleep(1)
 
     cells: list[AsyncCell] = []

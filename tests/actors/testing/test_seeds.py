@@ -1,11 +1,11 @@
-"""Many seeds of one supervision scenario with every fault: the runtime keeps its promises; the same seed repeats itself."""
+"""Many seeds of one supervision scenario with every fault: the runtime keeps its promises."""
 
 from __future__ import annotations
 
 import pytest
 from simulated_zoo import supervised_traffic
 
-from ringcast.actors.testing import Simulation, explore
+from ringcast.actors.testing import explore
 
 pytestmark = pytest.mark.usefixtures("leak_oracle")
 

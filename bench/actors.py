@@ -1,0 +1,251 @@
+"""The actor runtime beside xoscar and Ray, where they are installed: ``python -m bench.actors [--quick]``.
+
+Ask, cast, stream, gather, spawn and restart. Each repetition measures everything once, in turn; cells are medians over
+the repetitions with their quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import ringcast.actors as rt
+
+from .actor_zoo import BlockingEcho, Echo
+from .report import ROOT, Figure, Report, Table, Target, describe_machine
+
+METHOD: Final = (
+    "A round trip is `await ref.ping(1)` from an asyncio program on uvloop; p50 within a repetition, then the median "
+    "of the repetitions. Two processes are alive while two are measured: more would share the cores.",
+    "Awake: one ask after another. Asleep: a pause of 2 ms before each, so that both sides have gone to sleep.",
+    "Rates count until the last message was handled.",
+)
+GROUP_SIZES: Final = (1, 2, 4, 8)
+
+
+class Samples:
+    """Figures by name, one value a repetition."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[float]] = {}
+
+    def add(self, name: str, value: float) -> None:
+        self.values.setdefault(name, []).append(value)
+
+    def figure(self, name: str, unit: str) -> Figure:
+        return Figure(tuple(self.values[name]), unit)
+
+
+async def round_trip_us(ask: Callable[[], Awaitable[Any]], count: int, pause_s: float = 0.0) -> float:
+    """The p50 of one round trip."""
+    clock = time.perf_counter
+    times = []
+    for _ in range(count // 10 + 1):
+        await ask()
+    for _ in range(count):
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        began = clock()
+        await ask()
+        times.append(clock() - began)
+    return statistics.median(times) * 1e6
+
+
+async def measure_pairs(samples: Samples, count: int) -> None:
+    """Asks, casts and streams between this process and one other."""
+    async with rt.System("bench") as system:
+        echo = await system.spawn(rt.spec(Echo), where=rt.process())
+        samples.add("ask", await round_trip_us(lambda: echo.ping(1), count))
+        samples.add("ask asleep", await round_trip_us(lambda: echo.ping(1), count // 20, 0.002))
+        began = time.perf_counter()
+        for number in range(count * 5):
+            await echo.take.cast.wait(number)
+        await echo.ping(1)
+        samples.add("casts", count * 5 / (time.perf_counter() - began) / 1e3)
+        began = time.perf_counter()
+        async with echo.count.open(count * 5) as items:
+            async for _ in items:
+                pass
+        samples.add("stream", count * 5 / (time.perf_counter() - began) / 1e3)
+    async with rt.System("bench") as system:
+        blocking = await system.spawn(rt.spec(BlockingEcho), where=rt.process())
+        samples.add("ask blocking", await round_trip_us(lambda: blocking.ping(1), count))
+        local = await system.spawn(rt.spec(Echo))
+        samples.add("ask here", await round_trip_us(lambda: local.ping(1), count))
+
+
+async def measure_groups(samples: Samples, count: int) -> None:
+    """Gathers over members that sleep between them: what each further member costs."""
+    for size in GROUP_SIZES:
+        async with rt.System("bench") as system:
+            group = await system.spawn_group([rt.spec(Echo) for _ in range(size)])
+            gather = round_trip_us(lambda group=group: group.gather(Echo.ping.msg(1)), count // 20, 0.002)  # type: ignore[misc]
+            samples.add(f"gather {size}", await gather)
+
+
+async def measure_starts(samples: Samples) -> None:
+    """Spawn to READY, alone and eight at once; from the kill to READY again, less the policy's delay."""
+    async with rt.System("bench") as system:
+        began = time.perf_counter()
+        policy = rt.Restart("permanent", backoff_s=0.0)
+        actor = await system.spawn(rt.spec(Echo), where=rt.process(), restart=policy)
+        samples.add("spawn", (time.perf_counter() - began) * 1e3)
+        began = time.perf_counter()
+        os.kill(next(iter(system.pids().values())), signal.SIGKILL)
+        async for event in system.watch(actor):
+            if event == rt.Ready(2):
+                break
+        samples.add("restart", (time.perf_counter() - began) * 1e3)
+    async with rt.System("bench") as system:
+        began = time.perf_counter()
+        await system.spawn_group([rt.spec(Echo) for _ in range(8)])
+        samples.add("spawn 8", (time.perf_counter() - began) * 1e3)
+
+
+async def measure_xoscar(samples: Samples, count: int) -> None:
+    """The same ask with xoscar: one actor in a sub-pool of its own."""
+    import xoscar as xo
+
+    pool = await xo.create_actor_pool("127.0.0.1:0", n_process=1)
+    try:
+        strategy = xo.allocate_strategy.ProcessIndex(1)
+        ref = await xo.create_actor(_xoscar_echo(), address=pool.external_address, allocate_strategy=strategy)
+        samples.add("xoscar ask", await round_trip_us(lambda: ref.ping(1), count))
+    finally:
+        await pool.stop()
+
+
+def _xoscar_echo() -> type:
+    from .xoscar_echo import XoscarEcho
+
+    return XoscarEcho
+
+
+def measure_ray(samples: Samples, count: int) -> None:
+    """The same ask with Ray, from its synchronous API."""
+    import ray
+
+    @ray.remote
+    class RayEcho:
+        def ping(self, x: int) -> int:
+            return x
+
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    try:
+        actor = RayEcho.remote()
+        for _ in range(count // 10):
+            ray.get(actor.ping.remote(1))
+        times = []
+        for _ in range(count):
+            began = time.perf_counter()
+            ray.get(actor.ping.remote(1))
+            times.append(time.perf_counter() - began)
+        samples.add("ray ask", statistics.median(times) * 1e6)
+    finally:
+        ray.shutdown()
+
+
+def tables(samples: Samples) -> list[Table]:
+    """The pages' tables from what was measured."""
+    asks = [
+        ("ringcast, asyncio to asyncio, awake", "ask"),
+        ("ringcast, asyncio to BlockingActor, awake", "ask blocking"),
+        ("ringcast, asyncio to asyncio, asleep", "ask asleep"),
+        ("ringcast, in one process", "ask here"),
+        ("xoscar, asyncio to asyncio, awake", "xoscar ask"),
+        ("Ray, awake", "ray ask"),
+    ]
+    ask_rows = tuple((title, samples.figure(name, "µs")) for title, name in asks if name in samples.values)
+    rates = tuple(
+        (title, samples.figure(name, "k/s")) for title, name in (("casts", "casts"), ("stream items", "stream"))
+    )
+    one = samples.figure("gather 1", "µs")
+    groups = tuple(
+        (str(size), samples.figure(f"gather {size}", "µs"), samples.figure(f"gather {size}", "µs").ratio_to(one))
+        for size in GROUP_SIZES
+    )
+    starts = tuple(
+        (title, samples.figure(name, "ms"))
+        for title, name in (
+            ("spawn to READY", "spawn"),
+            ("eight in parallel to READY", "spawn 8"),
+            ("kill -9 to READY again, no backoff", "restart"),
+        )
+    )
+    return [
+        Table("Ask, round trip", ("who", "p50"), ask_rows),
+        Table("Rates between two processes", ("what", "rate"), rates),
+        Table("Gather over sleeping members", ("members", "p50", "of one"), groups),
+        Table("Starts", ("what", "time"), starts),
+    ]
+
+
+def targets(samples: Samples) -> list[Target]:
+    """Issue C's figures."""
+    gather = samples.figure("gather 4", "µs").ratio_to(samples.figure("gather 1", "µs"))
+    return [
+        Target("ask, awake asyncio to asyncio (µs)", samples.figure("ask", "µs"), 20),
+        Target("ask, asyncio to spinning BlockingActor (µs)", samples.figure("ask blocking", "µs"), 15),
+        Target("ask, callee asleep (µs)", samples.figure("ask asleep", "µs"), 100),
+        Target("ask, in one process, uvloop (µs)", samples.figure("ask here", "µs"), 12),
+        Target("casts (k/s)", samples.figure("casts", "k/s"), 300, at_least=True),
+        Target("gather over 4 sleeping members (of one)", gather, 1.5),
+        Target("spawn to READY (ms)", samples.figure("spawn", "ms"), 150),
+        Target("eight in parallel (ms)", samples.figure("spawn 8", "ms"), 400),
+        Target("restart after kill -9 (ms)", samples.figure("restart", "ms"), 200),
+    ]
+
+
+async def measure(repetitions: int, count: int, with_xoscar: bool) -> Samples:
+    samples = Samples()
+    for repetition in range(repetitions):
+        print(f"repetition {repetition + 1} of {repetitions}", file=sys.stderr)
+        await measure_pairs(samples, count)
+        await measure_groups(samples, count)
+        await measure_starts(samples)
+        if with_xoscar:
+            await measure_xoscar(samples, count // 5)
+    return samples
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and write the report."""
+    parser = argparse.ArgumentParser(prog="python -m bench.actors", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions of less")
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only-ours", action="store_true", help="without the peers")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where the report goes")
+    options = parser.parse_args(arguments)
+    repetitions, count = (1, 40) if options.tiny else (3, 2_000) if options.quick else (7, 10_000)
+    has_xoscar, has_ray = (
+        not options.only_ours and importlib.util.find_spec(name) is not None for name in ("xoscar", "ray")
+    )
+    machine = describe_machine(("ringcast", "uvloop", "xoscar", "ray"), {"repetitions": repetitions, "asks": count})
+    report = Report("actors", METHOD, machine)
+    for name, there in (("xoscar", has_xoscar), ("Ray", has_ray)):
+        if not there:
+            report.remarks.append(f"without {name}: " + ("not asked for" if options.only_ours else "not installed"))
+    import uvloop
+
+    samples = uvloop.run(measure(repetitions, count, has_xoscar))
+    if has_ray:
+        for _ in range(repetitions):
+            measure_ray(samples, count // 5)
+    report.tables += tables(samples)
+    report.targets += targets(samples)
+    page, data = report.write(options.out)
+    print(page.read_text())
+    print(f"written: {page}, {data}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
