@@ -3,6 +3,8 @@
 >>> import ringcast.actors as rt
 """
 
+from typing import TYPE_CHECKING
+
 from .actor import Actor, BlockingActor, Mailbox, Msg, call, stream
 from .call_context import current_trace, deadline, trace
 from .context import Context, Watch
@@ -27,6 +29,19 @@ from .spec import Restart, Spec, Where, here, process, spec
 from .statistics import NodeStatistics
 from .supervisor import Supervisor
 from .system import System
+
+if TYPE_CHECKING:
+    from . import testing as testing
+else:
+
+    def __getattr__(name: str) -> object:
+        """``rt.testing`` is loaded when it is first used: programs do without."""
+        if name != "testing":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return import_module(".testing", __name__)
+
 
 __all__ = [
     "Actor",

@@ -107,10 +107,12 @@ class AsyncCell(Cell):
             self._current = None
             if timer is not None:
                 timer.cancel()
+            assert self._task is not None
             if self._cancelled_by is not None:  # the handler's cancellation is not the serving task's
                 self._cancelled_by = None
-                assert self._task is not None
                 self._task.uncancel()
+            if self._task.cancelling():  # a stop: the handler swallowed it, or its caller's stood for both
+                raise asyncio.CancelledError
 
     async def _run_beside(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         task = asyncio.current_task()

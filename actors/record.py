@@ -5,6 +5,7 @@ It starts and stops its actor and notices its death; what follows from a death i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -23,6 +24,8 @@ from .root_node import RootNode
 from .spec import process
 
 log = logging.getLogger("ringcast.actors")
+
+STOP_STARTED_TIMEOUT_S = 5.0  # for an actor that was stopped for good while it started
 
 
 class State(Enum):
@@ -79,6 +82,8 @@ class Record:
         self._last_event: Event | None = None
         self._watchers: list[Callable[[Event], None]] = []
         self._early_exit: tuple[Cause, bool] | None = None  # it died between READY and our hearing of that
+        self._turn = asyncio.Lock()  # one start or end at a time, whoever wants it
+        self._ending: asyncio.Task[None] | None = None  # it is being stopped for good
 
     @property
     def has_ended(self) -> bool:
@@ -100,7 +105,15 @@ class Record:
         return lambda: self._watchers.remove(tell)
 
     async def start(self) -> None:
-        """Start the next incarnation and wait until it is READY; `StartFailed` if it does not get there."""
+        """Start the next incarnation and wait until it is READY; `StartFailed` if it does not get there.
+
+        Nothing to do if somebody else has started it meanwhile, or if it was stopped for good.
+        """
+        async with self._turn:
+            if self.state in (State.STARTING, State.DOWN):
+                await self._start()
+
+    async def _start(self) -> None:
         self.incarnation += 1
         incarnation = self.incarnation
         handoff, self.handoff = self.handoff, None
@@ -112,6 +125,9 @@ class Record:
         self._early_exit = None
         host = self.host = self._make_host(incarnation, on_exit)
         self._capacity_bytes = await host.start(handoff)
+        if self.has_ended:  # it was stopped while it started
+            await host.stop(self.cause.summary, STOP_STARTED_TIMEOUT_S)
+            return
         self.state = State.READY
         self.tell(Ready(incarnation))
         early_exit: tuple[Cause, bool] | None = self._early_exit  # set while we waited
@@ -119,24 +135,31 @@ class Record:
             self._on_exit(*early_exit)
 
     async def stop(self, reason: str, timeout_s: float) -> None:
-        """Stop it for good, in order, and kill it at the deadline."""
+        """Stop it for good, in order, and kill it at the deadline. It ends even if the caller does not wait for it."""
         if self.state is State.READY:
             self.state = State.STOPPED
-            try:
-                await self._end(reason, timeout_s)
-            finally:
-                self.tell(Stopped())
+            self._ending = asyncio.create_task(self._end_for_good(reason, timeout_s), name=f"{self.name}: stop")
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
         elif not self.has_ended:
             self.state = State.STOPPED
             self.cause = Cause(f"it was stopped: {reason}")
+            self.tell(Stopped())
+
+    async def _end_for_good(self, reason: str, timeout_s: float) -> None:
+        try:
+            async with self._turn:
+                await self._end(reason, timeout_s)
+        finally:
             self.tell(Stopped())
 
     async def stop_for_restart(self, reason: str, timeout_s: float) -> None:
         """Stop it in order, to be started again; its hand-off is kept."""
         if self.state is State.READY:
             self.state = State.DOWN
-            await self._end(reason, timeout_s)
-            self.tell(Died(self.incarnation, self.cause))
+            async with self._turn:
+                await self._end(reason, timeout_s)
+                self.tell(Died(self.incarnation, self.cause))
 
     def tell_restarting(self, attempt: int, delay_s: float) -> None:
         self.state = State.DOWN

@@ -263,7 +263,8 @@ class Supervisor:
                 await self._fail(Cause(text, cause.exit_code, stderr_tail=str(cause)))
                 return
             affected = self._affected(member)
-            others = [other for other in affected if other is not member]
+            # Of a supervisor that could not be brought back, some members may be up.
+            others = [other for other in affected if other is not member or isinstance(other, Supervisor)]
             reason = f"{member.name!r} died"
             await self._stop_members(others, reason, RESTART_STOP_TIMEOUT_S, for_good=False)
             delay_s = self._delay_s(member.child.restart if isinstance(member, Record) else member.restart, attempt)

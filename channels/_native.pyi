@@ -3,7 +3,7 @@
 from builtins import type as type_
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, final
+from typing import Any, Final, Self, final
 
 from typing_extensions import Buffer
 
@@ -14,6 +14,7 @@ CLOSE: Final[int]
 MAX_READERS: Final[int]
 HEADER_BYTES: Final[int]
 RECORD_BYTES: Final[int]
+MAX_INSIDE: Final[int]
 AWAKE: Final[int]
 ARMED: Final[int]
 RINGING: Final[int]
@@ -209,6 +210,22 @@ class RecordView:
     def __exit__(
         self, kind: type_[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+class CodecCore:
+    """The native part of `ringcast.channels.Codec`."""
+
+    _copies: bool
+    @property
+    def _attached(self) -> list[Any] | None: ...
+    def __new__(
+        cls,
+        types: dict[type_[Any], tuple[int, tuple[str, ...]]],
+        classes: dict[int, tuple[type_[Any], tuple[str, ...], bool]],
+    ) -> Self: ...
+    def encode(self, value: object) -> bytes: ...
+    def decode(self, data: Buffer, copy: bool = True) -> Any: ...
+    def _encode_head(self, value: object) -> tuple[bytes, list[Buffer]]: ...
+    def _decode_head(self, data: Buffer, attached: Sequence[memoryview] | None, copies: bool, /) -> Any: ...
 
 def map_sealed(fd: int, size_bytes: int) -> memoryview: ...
 def watch_processes(pidfds: Sequence[int], exit_code: int, lane: int | None = None, /) -> None: ...

@@ -118,7 +118,7 @@ class InputProcessor:
                 request_id=request_id,
                 client=info.client,
                 prompt_token_ids=prompt.token_ids,
-                sampling=SamplingRule(params.temperature, params.top_p, params.top_k, answer_seed(seed, index)),
+                sampling=_sampling_rule(params, answer_seed(seed, index)),
                 stop=stop,
                 output_token_ids=[],
             )
@@ -136,6 +136,10 @@ def _from_mapping(prompt: Mapping[str, Any]) -> Any:
 def answer_seed(seed: int, index: int) -> int:
     """The seed of answer ``index``: ``seed + index``, wrapped into 64 signed bits."""
     return (seed + index + _SEED_RANGE // 2) % _SEED_RANGE - _SEED_RANGE // 2
+
+
+def _sampling_rule(params: SamplingParams, seed: int) -> SamplingRule:
+    return SamplingRule(temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=seed)
 
 
 def _not_empty(token_ids: list[int], param: str = "prompt") -> list[int]:

@@ -27,7 +27,3 @@ class KVCacheMemoryError(GpuError):
 
 class PlanError(GpuError):
     """The engine core's fault: a plan does not fit the rows that the worker holds. Nothing was computed."""
-
-
-class NonFiniteLogitsError(GpuError):
-    """The model's fault: its logits are NaN or infinite, so no token can be drawn."""

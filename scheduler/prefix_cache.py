@@ -42,9 +42,9 @@ class Chain:
         self.num_recorded = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double what recording a block costs
 class CachedBlock:
-    """An entry: this block holds the keys and values of these tokens behind those of its parent."""
+    """An entry: this block holds the keys and values of these tokens behind those of its parent. Never changed."""
 
     block_id: int
     hash: bytes

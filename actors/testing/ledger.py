@@ -117,6 +117,10 @@ class Ledger:
             return
         self._calls[caller, call_id] = _Call(caller, text, self._world.now, is_open, is_stream)
 
+    def forgotten(self, caller: Party, call_id: int) -> None:
+        """Its caller does not want the answer any more, and leaves it open."""
+        self._calls[caller, call_id].is_open = lambda: False
+
     def answered(self, caller: Party, call_id: int, by: str) -> None:
         call = self._calls.get((caller, call_id))
         if call is None:

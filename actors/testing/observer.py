@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..async_node import AsyncNode
@@ -212,6 +212,7 @@ class Observer:
         wrap(calls, "_new_future", self._new_future)
         wrap(calls, "_start", self._start)
         wrap(calls, "ask_group", self._ask_group)
+        wrap(calls, "forget", self._forget)
         wrap(calls, "finish", self._finish)
         wrap(calls, "items", self._items)
 
@@ -246,6 +247,11 @@ class Observer:
             self._ledger.opened(self._party, call_id, text, lambda: not waiter._ended, True)
         elif isinstance(waiter, ReplyFuture):
             self._ledger.opened(self._party, call_id, text, lambda: not waiter.done(), False)
+
+    def _forget(self, original: Callable[[Sequence[ReplyFuture]], None], futures: Sequence[ReplyFuture]) -> None:
+        for future in futures:
+            self._ledger.forgotten(self._party, future._call_id)
+        original(futures)
 
     def _finish(self, original: Callable[..., None], call_id: int, value: Any, error: Any) -> None:
         if call_id in self._node.calls._pending:

@@ -1,12 +1,14 @@
 /* The doorbell of a process: one shared word and an eventfd. And the board, where the words of all processes lie.
  *
  * Knows no Python. The word goes AWAKE -> ARMED (its owner is about to sleep) -> RINGING (somebody took it upon
- * himself to wake the owner) -> AWAKE. Why no wake-up is lost:
+ * himself to wake the owner) -> AWAKE, and counts the armings above these two bits. Why no wake-up is lost:
  *   sender   store(head); fence; load(word)          owner   store(word, ARMED); fence; load(every head)
  * With a sequentially consistent fence on both sides at least one of the loads sees the other side's store: either
  * the sender finds ARMED and rings, or the owner finds the new head and does not sleep. The word changes before the
  * system call; the other order would lose a wake-up, because the owner may arm again in between. RINGING never keeps
- * another sender from ringing: he who set it may have died before his system call.
+ * another sender from ringing: he who set it may have died, or stand still, before his system call. The number does
+ * the same for a sender who comes late with his RINGING -> AWAKE: he would hide the next sleep if it did not differ.
+ * tests/channels/explorer runs through every interleaving of this, and finds a lost wake-up when a line is missing.
  */
 #ifndef RINGCAST_BELL_H
 #define RINGCAST_BELL_H
@@ -32,7 +34,14 @@
 #define FENCE_AFTER_RMW() FENCE_SEQ_CST()
 #endif
 
-enum { BELL_AWAKE = 0, BELL_ARMED = 1, BELL_RINGING = 2 };
+/* Test builds stop or die at named points inside the protocol (tests/channels/crash_points.h). */
+#if defined(RINGCAST_CRASH_POINTS)
+#include RINGCAST_CRASH_POINTS
+#else
+#define CRASH_POINT(name) ((void)0)
+#endif
+
+enum { BELL_AWAKE = 0, BELL_ARMED = 1, BELL_RINGING = 2, BELL_STATE = 3, BELL_ARMING = 4 };
 
 struct bell {
     uint32_t *word;
@@ -55,32 +64,41 @@ static inline void bell_notify(struct bell *bell)
 static inline bool bell_ring(struct bell *bell)
 {
     uint32_t seen = LOAD_RELAXED(bell->word);
-    if (seen == BELL_ARMED)
-        __atomic_compare_exchange_n(bell->word, &seen, BELL_RINGING, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-    if (seen == BELL_AWAKE) {
+    if ((seen & BELL_STATE) == BELL_ARMED) {
+        uint32_t ringing = (seen & ~BELL_STATE) | BELL_RINGING;
+        __atomic_compare_exchange_n(bell->word, &seen, ringing, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    }
+    if ((seen & BELL_STATE) == BELL_AWAKE) {
         bell->suppressed++;
         return false;
     }
+    CRASH_POINT("after_cas");
     bell_notify(bell);
-    seen = BELL_RINGING;
-    __atomic_compare_exchange_n(bell->word, &seen, BELL_AWAKE, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    CRASH_POINT("after_call");
+    uint32_t awake = seen & ~BELL_STATE; /* of this arming alone */
+    seen = awake | BELL_RINGING;
+    __atomic_compare_exchange_n(bell->word, &seen, awake, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return true;
 }
 
 /* First half of going to sleep: then re-check every source, and bell_awake() if one is ready. */
 static inline void bell_arm(struct bell *bell)
 {
-    STORE_RELAXED(bell->word, BELL_ARMED);
+    uint32_t number = LOAD_RELAXED(bell->word) & ~BELL_STATE; /* only we change it */
+    STORE_RELAXED(bell->word, (number + BELL_ARMING) | BELL_ARMED);
     FENCE_SEQ_CST();
+    CRASH_POINT("after_arm");
 }
 
 static inline void bell_awake(struct bell *bell)
 {
-    STORE_RELAXED(bell->word, BELL_AWAKE);
+    STORE_RELAXED(bell->word, (LOAD_RELAXED(bell->word) & ~BELL_STATE) | BELL_AWAKE);
+    CRASH_POINT("after_awake");
 }
 
-/* Take the token, after bell_awake(); whether there was one. A ring that comes later leaves one for the next sleep, which may then end
- * early; the opposite order could take the token of a ring and sleep on. */
+/* Take the token, after bell_awake(); whether there was one. A ring that comes later leaves one for the next sleep,
+ * which may then end early. Nothing depends on the order of the two (and weak machines may swap them): whoever sleeps
+ * looks at every source after bell_arm. It saves system calls: who comes between the two finds us awake. */
 static inline bool bell_empty(struct bell *bell)
 {
     uint64_t tokens;
@@ -128,7 +146,7 @@ static inline unsigned board_busy(void *base)
     for (uint32_t slot = 0; slot < header->slots; slot++) {
         struct board_slot *at = &board_slots(base)[slot];
         uint32_t pid = LOAD_RELAXED(&at->owner_pid);
-        if (pid && LOAD_RELAXED(&at->bell) != BELL_ARMED && (kill((pid_t)pid, 0) == 0 || errno != ESRCH))
+        if (pid && (LOAD_RELAXED(&at->bell) & BELL_STATE) != BELL_ARMED && (kill((pid_t)pid, 0) == 0 || errno != ESRCH))
             busy++;
     }
     return busy;

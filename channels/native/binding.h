@@ -11,8 +11,9 @@
 
 typedef struct {
     PyTypeObject *board, *doorbell, *ring_writer, *ring_reader, *message, *sealed_memory;
-    PyTypeObject *window, *reservation, *record_view, *doorbell_statistics;
-    PyObject *ring_corrupt, *ring_mismatch, *reader_limit, *segment_error; /* of ringcast.channels.errors */
+    PyTypeObject *window, *reservation, *record_view, *doorbell_statistics, *codec;
+    /* Of ringcast.channels.errors: */
+    PyObject *ring_corrupt, *ring_mismatch, *reader_limit, *segment_error, *encode_error, *decode_error;
 } native_state;
 
 /* A shared mapping, not inherited by fork. `born` tells a forked child from its parent: the child has no mapping. */
@@ -65,7 +66,7 @@ typedef struct {
 
 extern struct PyModuleDef native_module;
 extern PyType_Spec board_spec, doorbell_spec, ring_writer_spec, ring_reader_spec, sealed_memory_spec, window_spec,
-    reservation_spec, record_view_spec;
+    reservation_spec, record_view_spec, codec_spec;
 
 native_state *native_state_of(PyTypeObject *type);
 

@@ -151,7 +151,7 @@ static PyObject *doorbell_state(DoorbellObject *self, void *Py_UNUSED(closure))
 {
     if (mapping_is_forked(&((BoardObject *)self->board)->map))
         return NULL;
-    return PyLong_FromUnsignedLong(LOAD_RELAXED(self->bell.word));
+    return PyLong_FromUnsignedLong(LOAD_RELAXED(self->bell.word) & BELL_STATE);
 }
 
 static PyMethodDef methods[] = {

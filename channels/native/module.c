@@ -1,5 +1,5 @@
 /* The module object, the helpers that its types share, and nothing of the protocol. */
-#include "binding.h"
+#include "codec.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -199,8 +199,11 @@ static int execute(PyObject *module)
     state->ring_mismatch = PyObject_GetAttrString(errors, "RingMismatch");
     state->reader_limit = PyObject_GetAttrString(errors, "ReaderLimit");
     state->segment_error = PyObject_GetAttrString(errors, "SegmentError");
+    state->encode_error = PyObject_GetAttrString(errors, "EncodeError");
+    state->decode_error = PyObject_GetAttrString(errors, "DecodeError");
     Py_DECREF(errors);
-    if (!state->ring_corrupt || !state->ring_mismatch || !state->reader_limit || !state->segment_error)
+    if (!state->ring_corrupt || !state->ring_mismatch || !state->reader_limit || !state->segment_error ||
+        !state->encode_error || !state->decode_error)
         return -1;
 
     state->message = PyStructSequence_NewType(&message_description);
@@ -215,7 +218,8 @@ static int execute(PyObject *module)
         !(state->sealed_memory = add_type(module, &sealed_memory_spec)) ||
         !(state->window = add_type(module, &window_spec)) ||
         !(state->reservation = add_type(module, &reservation_spec)) ||
-        !(state->record_view = add_type(module, &record_view_spec)))
+        !(state->record_view = add_type(module, &record_view_spec)) ||
+        !(state->codec = add_type(module, &codec_spec)))
         return -1;
 
     static const struct {
@@ -226,6 +230,7 @@ static int execute(PyObject *module)
         {"CLOSE", KIND_CLOSE}, {"AWAKE", BELL_AWAKE},       {"ARMED", BELL_ARMED},
         {"RINGING", BELL_RINGING},          {"MAX_READERS", RING_MAX_READERS},
         {"HEADER_BYTES", RING_HEADER_BYTES}, {"RECORD_BYTES", RING_RECORD_BYTES},
+        {"MAX_INSIDE", CODEC_MAX_INSIDE},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
@@ -250,6 +255,9 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->ring_mismatch);
     Py_VISIT(state->reader_limit);
     Py_VISIT(state->segment_error);
+    Py_VISIT(state->encode_error);
+    Py_VISIT(state->decode_error);
+    Py_VISIT(state->codec);
     return 0;
 }
 
@@ -270,6 +278,9 @@ static int clear(PyObject *module)
     Py_CLEAR(state->ring_mismatch);
     Py_CLEAR(state->reader_limit);
     Py_CLEAR(state->segment_error);
+    Py_CLEAR(state->encode_error);
+    Py_CLEAR(state->decode_error);
+    Py_CLEAR(state->codec);
     return 0;
 }
 

@@ -165,11 +165,13 @@ static inline bool reader_consume(struct ring_reader *reader, const struct ring_
 {
     struct ring_reader_line *line = reader_line(reader);
     uint64_t expected = reader->position;
+    CRASH_POINT("before_cursor");
     /* Release: our loads happened before whatever the writer does after it has seen this cursor. */
     if (!__atomic_compare_exchange_n(&line->cursor, &expected, moved->position, false, __ATOMIC_RELEASE,
                                      __ATOMIC_RELAXED))
         return reader_lost(reader);
     FENCE_AFTER_RMW();
+    CRASH_POINT("after_cursor");
     *reader = *moved;
     STORE_RELAXED(&line->seq_seen, reader->seq);
     reader_tell_writer(reader);
@@ -186,6 +188,7 @@ static inline bool reader_pin(struct ring_reader *reader)
     if (!__atomic_compare_exchange_n(&reader_line(reader)->cursor, &expected, reader->position | CURSOR_PINNED, false,
                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return reader_lost(reader);
+    CRASH_POINT("after_pin");
     reader->pinned = true;
     return true;
 }
@@ -193,6 +196,7 @@ static inline bool reader_pin(struct ring_reader *reader)
 static inline void reader_unpin(struct ring_reader *reader)
 {
     reader->pinned = false;
+    CRASH_POINT("before_unpin");
     STORE_RELAXED(&reader_line(reader)->seq_seen, reader->seq);
     STORE_RELEASE(&reader_line(reader)->cursor, reader->position); /* a pinned word is ours alone */
     FENCE_SEQ_CST();
@@ -210,6 +214,7 @@ static inline void reader_took(struct ring_reader *reader, uint64_t records, uin
     reader->stats.records += records;
     reader->stats.bytes += bytes;
     reader->stats.spilled += records;
+    CRASH_POINT("before_taken");
     STORE_RELAXED(&line->taken_bytes, reader->taken_bytes);
     STORE_RELEASE(&line->taken_records, reader->taken_records);
 }

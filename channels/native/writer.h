@@ -160,8 +160,10 @@ static inline uint64_t writer_laggards(const struct ring_writer *writer, uint64_
 /* Publish everything up to the last writer_end. */
 static inline void writer_publish(struct ring_writer *writer)
 {
+    CRASH_POINT("after_payload");
     STORE_RELAXED(&writer->header->count, writer->seq);
     STORE_RELEASE(&writer->header->head, writer->position); /* the commit point */
+    CRASH_POINT("after_head");
 }
 
 static inline void writer_publish_stats(struct ring_writer *writer)
@@ -244,6 +246,7 @@ static inline bool writer_room(struct ring_writer *writer, uint64_t needed)
         writer->space_position = wanted;
     writer_announce(writer);
     FENCE_SEQ_CST(); /* pairs with the reader's between cursor and space_wanted; also serves the bells below */
+    CRASH_POINT("after_announce");
     writer_refresh(writer);
     if (writer->min_cached >= required) {
         writer->space_position = 0;
@@ -334,6 +337,7 @@ static inline int writer_flush(struct ring_writer *writer)
     if (!targets)
         return 0;
     FENCE_SEQ_CST(); /* pairs with bell_arm */
+    CRASH_POINT("before_bell");
     writer->dirty = 0;
     int calls = writer_ring(writer, targets);
     writer_publish_stats(writer);
@@ -398,6 +402,7 @@ static inline enum detach_result writer_detach(struct ring_writer *writer, int s
         /* Acquire: the loads of every read that the reader's own swaps validated happened before our overwrites. */
     } while (!__atomic_compare_exchange_n(word, &seen, seen | CURSOR_DETACHED, false, __ATOMIC_ACQ_REL,
                                           __ATOMIC_ACQUIRE));
+    CRASH_POINT("after_detach");
     *cursor = seen;
     writer->attached &= ~(1ull << slot);
     writer->dirty &= ~(1ull << slot);
@@ -410,6 +415,7 @@ static inline enum detach_result writer_detach(struct ring_writer *writer, int s
 static inline void writer_attach(struct ring_writer *writer, int slot, uint64_t cursor)
 {
     STORE_RELEASE(&writer->header->readers[slot].cursor, cursor);
+    CRASH_POINT("after_attach");
     writer->attached |= 1ull << slot;
     writer->seen_cursor[slot] = cursor;
     writer->lags_since_ns[slot] = 0;

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
 
 import msgpack
 import pytest
@@ -42,6 +46,26 @@ class Even:
     def __post_init__(self) -> None:
         if self.number % 2:
             raise ValueError(f"{self.number} is odd")
+
+
+@message(113)
+@dataclass
+class Counted:
+    number: int
+    calls = 0
+
+    def __init__(self, number: int) -> None:
+        Counted.calls += 1
+        self.number = number
+
+
+@message(114)
+@dataclass
+class Guarded:
+    number: int
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, -1)
 
 
 class Ref:
@@ -82,6 +106,52 @@ def test_values_survive(value):
     assert codec.decode(memoryview(codec.encode(value))) == value
 
 
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(SCALARS, inner), max_leaves=20))
+def test_plain_values_are_the_same_bytes_as_msgpacks(value):
+    data = msgpack.packb(value)
+    assert Codec().encode(value) == data
+    assert Codec().decode(data) == msgpack.unpackb(data, strict_map_key=False)
+
+
+EDGES = [0, 1, 15, 16, 17, 31, 32, 33, 255, 256, 65535, 65536]
+
+
+@pytest.mark.parametrize("size", EDGES)
+def test_lengths_around_every_border_of_the_format(size):
+    codec = Codec()
+    for value in ("x" * size, "é" * size, b"x" * size, [None] * size, {i: None for i in range(size)}):
+        data = msgpack.packb(value)
+        assert codec.encode(value) == data
+        assert codec.decode(data) == value
+    tree = Tree("x" * size, [Point(1)])
+    body = msgpack.packb(["x" * size, [msgpack.ExtType(108, msgpack.packb([1, 5]))]])
+    assert codec.encode(tree) == msgpack.packb(msgpack.ExtType(109, body))
+    assert codec.decode(codec.encode(tree)) == tree
+
+
+@pytest.mark.parametrize("bits", [5, 6, 7, 8, 15, 16, 31, 32, 63, 64])
+def test_numbers_around_every_border_of_the_format(bits):
+    codec = Codec()
+    for number in (2**bits - 1, 2**bits, -(2**bits), -(2**bits) - 1):
+        if -(2**63) <= number < 2**64:
+            assert codec.encode(number) == msgpack.packb(number)
+            assert codec.decode(codec.encode(number)) == number
+    assert codec.decode(msgpack.packb(0.5, use_single_float=True)) == 0.5
+
+
+def test_subclasses_of_plain_types_travel_as_those():
+    class Kind(IntEnum):
+        CALL = 3
+
+    class Pair(NamedTuple):
+        a: int
+        b: str
+
+    codec = Codec()
+    value = [Kind.CALL, Pair(1, "x"), OrderedDict(k=1), bytearray(b"b"), memoryview(b"m")]
+    assert codec.decode(codec.encode(value)) == [3, [1, "x"], {"k": 1}, b"b", b"m"]
+
+
 def test_messages_arrive_as_their_class_nested_in_anything():
     codec = Codec()
     value = Tree("root", [Point(1, 2), Tree("leaf", [{"at": Point(3)}]), Nothing(), [Even(2)]])
@@ -114,6 +184,74 @@ def test_types_with_context_are_packed_by_their_functions_and_so_are_subclasses(
     assert two.children[0].number == 8
     with pytest.raises(DecodeError, match="unknown message tag 1"):
         Codec().decode(codec.encode(Ref(1, "")))
+
+
+def test_code_of_a_class_that_makes_its_instances_is_run():
+    codec = Codec()
+    data = codec.encode(Counted(4))
+    before = Counted.calls
+    assert codec.decode(data).number == 4 and Counted.calls == before + 1
+    assert codec.decode(codec.encode(Guarded(5))).number == -1
+    assert codec.decode(codec.encode(Even(6))) == Even(6)
+
+
+def test_decoded_messages_are_ordinary_instances():
+    codec = Codec()
+    point, tree = codec.decode(codec.encode([Point(1, 2), Tree("t")]))
+    with pytest.raises(AttributeError):
+        point.x = 5  # frozen, with slots
+    assert hash(point) == hash(Point(1, 2)) and repr(point) == repr(Point(1, 2))
+    assert tree.__dict__ == {"name": "t", "children": []}
+    assert gc.is_tracked(tree)
+
+
+def test_packing_that_encodes_something_else_meanwhile_disturbs_nothing():
+    codec = Codec({Ref: (1, lambda ref: codec.encode([ref.number, "x" * 1000]), lambda data: codec.decode(data)[0])})
+    value = [Tree("t" * 500, [Ref(i, "") for i in range(20)]), "end"]
+    tree, end = codec.decode(codec.encode(value))
+    assert (tree.children, end) == (list(range(20)), "end")
+
+
+@pytest.mark.parametrize("container", [list, dict])
+def test_container_that_changes_while_it_is_encoded_is_an_error(container):
+    def pack(ref):
+        target.clear()
+        return b""
+
+    codec = Codec({Ref: (1, pack, lambda data: None)})
+    target = [Ref(1, ""), 2, 3] if container is list else {1: Ref(1, ""), 2: 2}
+    with pytest.raises(EncodeError, match="changed its size"):
+        codec.encode(target)
+
+
+def test_bad_result_of_a_packing_function_is_an_error():
+    with pytest.raises(EncodeError):
+        Codec({Ref: (1, lambda ref: "text", lambda data: None)}).encode(Ref(1, ""))
+    with pytest.raises(EncodeError, match="ZeroDivisionError"):
+        Codec({Ref: (1, lambda ref: 1 / 0, lambda data: None)}).encode(Ref(1, ""))
+    codec = Codec({Ref: (1, lambda ref: b"", lambda data: 1 / 0)})
+    with pytest.raises(DecodeError, match="ZeroDivisionError"):
+        codec.decode(codec.encode([Ref(1, "")]))
+
+
+def test_interrupts_pass_through():
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    codec = Codec({Ref: (1, interrupt, interrupt)})
+    with pytest.raises(KeyboardInterrupt):
+        codec.encode([Ref(1, "")])
+    with pytest.raises(KeyboardInterrupt):
+        codec.decode(msgpack.packb(msgpack.ExtType(1, b"")))
+
+
+def test_cause_of_an_error_is_kept():
+    with pytest.raises(EncodeError) as encoding:
+        Codec().encode("\ud800")
+    assert isinstance(encoding.value.__cause__, UnicodeEncodeError)
+    with pytest.raises(DecodeError) as decoding:
+        Codec().decode(packed(111, msgpack.packb([3])))
+    assert isinstance(decoding.value.__cause__, ValueError)
 
 
 def nested_lists(depth):
@@ -162,7 +300,7 @@ def packed(tag, data):
     [
         (b"", "0 bytes"),
         (b"\xc1", "1 bytes"),
-        (b"\x01\x02", "ExtraData"),
+        (b"\x01\x02", "2 bytes: it ends after 1"),
         (b"\xdd\xff\xff\xff\xff", "5 bytes"),
         (b"\xc6\xff\xff\xff\xff", "5 bytes"),
         (b"\xa1\xff", "UnicodeDecodeError"),
@@ -171,6 +309,11 @@ def packed(tag, data):
         (packed(99, b""), "unknown message tag 99"),
         (packed(108, b""), "bytes"),
         (packed(108, b"\x05"), "Point came as a int"),
+        (packed(108, b"\xdd\xff\xff\xff\xff"), "more elements than there are bytes"),
+        (packed(108, msgpack.packb([1, 2]) + b"\x01"), "bytes follow the fields"),
+        (packed(108, b"\x92\x01\xa5"), "end within a value"),
+        (b"\xd4\xff\x01", "unknown message tag -1"),
+        (b"\xdf\x7f\xff\xff\xff\x01\x01", "more elements than there are bytes"),
         (packed(108, msgpack.packb([])), "Point do not fit"),
         (packed(108, msgpack.packb([1, 2, 3])), "Point do not fit"),
         (packed(111, msgpack.packb([3])), "3 is odd"),

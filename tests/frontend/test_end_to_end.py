@@ -248,26 +248,16 @@ def test_chat_reads_a_conversation_from_a_pipe() -> None:
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_conversation() -> None:
-    terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "ringcast", "chat", "--max-tokens", "2000", "--ignore-eos"]
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_own_terminal
-    )
-    try:
-        os.close(theirs)
-        _read_until(terminal, "> ")
-        os.write(terminal, b"Tell me a story\n")
-        _read_until(terminal, "Tell me a story\r\n")
-        _read_until(terminal, " ")  # of the answer
-        os.write(terminal, b"\x03")
-        _read_until(terminal, "(stopped)")
-        _read_until(terminal, "> ")
-        os.write(terminal, b"/exit\n")
-        assert process.wait(10) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(terminal)
+    with Terminal("chat", "--max-tokens", "2000", "--ignore-eos") as terminal:
+        terminal.read_until("> ")
+        terminal.write(b"Tell me a story\n")
+        terminal.read_until("Tell me a story\r\n")
+        terminal.read_until(" ")  # of the answer
+        terminal.write(b"\x03")
+        terminal.read_until("(stopped)")
+        terminal.read_until("> ")
+        terminal.write(b"/exit\n")
+        assert terminal.process.wait(20) == 0
 
 
 def test_ctrl_c_while_it_loads_ends_with_130() -> None:
@@ -278,18 +268,41 @@ def test_ctrl_c_while_it_loads_ends_with_130() -> None:
     assert (process.returncode, stderr) == (130, "")
 
 
-def _own_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+class Terminal:
+    """``ringcast`` with a terminal of its own."""
 
+    def __init__(self, *arguments: str) -> None:
+        self._fd, theirs = pty.openpty()
+        self._seen = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ringcast", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
 
-def _read_until(terminal: int, text: str, timeout_s: float = 30.0) -> None:
-    """Read from a terminal until ``text`` appears."""
-    seen = b""
-    deadline = time.monotonic() + timeout_s
-    while text.encode() not in seen:
-        readable, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
-        assert readable, f"no {text!r} in {seen!r}"
-        seen += os.read(terminal, 4096)
+    def write(self, data: bytes) -> None:
+        os.write(self._fd, data)
+
+    def read_until(self, text: str, timeout_s: float = 60.0) -> None:
+        """Read on, past the next ``text``."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self._seen:
+            readable, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
+            assert readable, f"no {text!r} in {self._seen!r}"
+            self._seen += os.read(self._fd, 4096).decode(errors="replace")
+        self._seen = self._seen.partition(text)[2]
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._fd)
 
 
 def test_generate_reads_stdin() -> None:
@@ -458,9 +471,7 @@ def test_sigterm_lets_a_running_answer_finish_and_a_second_one_does_not_wait() -
         time.sleep(0.3)
         assert served.process.poll() is None, "it waits for the running answer"
         served.process.send_signal(signal.SIGTERM)
-        started = time.monotonic()
-        assert served.process.wait(5) == 128 + signal.SIGTERM
-        assert time.monotonic() - started < 1.0
+        assert served.process.wait(10) == 128 + signal.SIGTERM, "well before the drain time"
         assert served.gone()
 
 

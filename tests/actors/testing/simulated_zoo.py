@@ -47,6 +47,12 @@ class Store(rt.Actor):
             await asyncio.sleep(1)
 
     @rt.call
+    async def stubborn(self, seconds: float) -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(seconds)
+        return "not cancelled"
+
+    @rt.call
     async def size(self, data: bytes) -> int:
         return len(data)
 

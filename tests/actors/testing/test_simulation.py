@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -145,6 +146,20 @@ def test_a_stop_while_a_cancelled_handler_cleans_up_is_not_taken_for_the_callers
             await asyncio.sleep(0.1)
             await system.stop(store)
         assert sim.now_s < 5
+
+    testing.explore(scenario, SEEDS)
+
+
+@pytest.mark.parametrize("where", [rt.here, rt.process()], ids=["here", "process"])
+def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop(where: rt.Where) -> None:
+    async def scenario(sim: testing.Simulation, system: rt.System) -> None:
+        store = await system.spawn(rt.spec(Store), where=where)
+        call = asyncio.ensure_future(store.stubborn(60))
+        await asyncio.sleep(0.1)
+        await system.stop(store)
+        assert sim.now_s < 1
+        with contextlib.suppress(rt.ActorDied):
+            assert await call == "not cancelled"
 
     testing.explore(scenario, SEEDS)
 
