@@ -83,6 +83,7 @@ class Record:
         self._watchers: list[Callable[[Event], None]] = []
         self._early_exit: tuple[Cause, bool] | None = None  # it died between READY and our hearing of that
         self._turn = asyncio.Lock()  # one start or end at a time, whoever wants it
+        self._starting: asyncio.Future[int] | None = None
         self._ending: asyncio.Task[None] | None = None  # it is being stopped for good
 
     @property
@@ -124,10 +125,20 @@ class Record:
 
         self._early_exit = None
         host = self.host = self._make_host(incarnation, on_exit)
-        self._capacity_bytes = await host.start(handoff)
+        starting = self._starting = asyncio.ensure_future(host.start(handoff))
+        try:
+            await asyncio.wait([starting])
+        except asyncio.CancelledError:
+            starting.cancel()
+            await asyncio.wait([starting])
+            raise
+        finally:
+            self._starting = None
         if self.has_ended:  # it was stopped while it started
-            await host.stop(self.cause.summary, STOP_STARTED_TIMEOUT_S)
+            if not starting.cancelled() and starting.exception() is None:
+                await host.stop(self.cause.summary, STOP_STARTED_TIMEOUT_S)
             return
+        self._capacity_bytes = starting.result()
         self.state = State.READY
         self.tell(Ready(incarnation))
         early_exit: tuple[Cause, bool] | None = self._early_exit  # set while we waited
@@ -136,20 +147,23 @@ class Record:
 
     async def stop(self, reason: str, timeout_s: float) -> None:
         """Stop it for good, in order, and kill it at the deadline. It ends even if the caller does not wait for it."""
-        if self.state is State.READY:
-            self.state = State.STOPPED
-            self._ending = asyncio.create_task(self._end_for_good(reason, timeout_s), name=f"{self.name}: stop")
-        if self._ending is not None:
-            await asyncio.shield(self._ending)
-        elif not self.has_ended:
+        if not self.has_ended:
+            was_ready = self.state is State.READY
             self.state = State.STOPPED
             self.cause = Cause(f"it was stopped: {reason}")
-            self.tell(Stopped())
+            end = self._end_for_good(reason, timeout_s if was_ready else None)
+            self._ending = asyncio.create_task(end, name=f"{self.name}: stop")
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
 
-    async def _end_for_good(self, reason: str, timeout_s: float) -> None:
+    async def _end_for_good(self, reason: str, timeout_s: float | None) -> None:
+        """End it, or the start or stop that is under way (``timeout_s`` is None)."""
         try:
+            if self._starting is not None:
+                self._starting.cancel()
             async with self._turn:
-                await self._end(reason, timeout_s)
+                if timeout_s is not None:
+                    await self._end(reason, timeout_s)
         finally:
             self.tell(Stopped())
 
@@ -162,11 +176,20 @@ class Record:
                 self.tell(Died(self.incarnation, self.cause))
 
     def tell_restarting(self, attempt: int, delay_s: float) -> None:
-        self.state = State.DOWN
-        self.tell(Restarting(attempt, delay_s))
+        """It is going to be started again, unless it was stopped for good meanwhile."""
+        if not self.has_ended:
+            self.state = State.DOWN
+            self.tell(Restarting(attempt, delay_s))
+
+    def start_failed(self, cause: Cause) -> None:
+        """A restart that was asked for did not succeed: its supervisor decides, as in a death."""
+        self.cause = cause
+        self._parent.child_died(self, clean=False)
 
     def give_up(self, cause: Cause) -> None:
         """It is dead and stays so."""
+        if self.has_ended:
+            return
         self.state = State.FAILED
         self.cause = cause
         if self.child.restart.kind != "temporary":

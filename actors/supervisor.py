@@ -97,6 +97,8 @@ class Supervisor:
         self._members.append(record)
         try:
             await record.start()
+            if record.state is State.STOPPED:
+                raise StartFailed(record.name, record.cause)
         except BaseException:
             self._members.remove(record)
             self._directory.remove(record)  # nobody has a reference yet
@@ -176,9 +178,10 @@ class Supervisor:
         try:
             await record.start()
         except StartFailed as error:
-            record.cause = error.cause
-            self.child_died(record, clean=False)
+            record.start_failed(error.cause)
             raise
+        if record.has_ended:
+            raise ActorError(f"{ref!r} was stopped while it was being restarted")
 
     async def stop(self, reason: str = "its supervisor was stopped", timeout_s: float = 5.0) -> None:
         """Stop every member, the last started first, within one deadline."""

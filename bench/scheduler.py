@@ -1,7 +1,7 @@
 """What the scheduler costs a step, with a worker that answers at once: ``python -m bench.scheduler [--quick]``.
 
-Measures planning and taking results (no actors, no model), with 1 to 256 requests running, and what the messages of such
-a step cost to encode. Writes a Markdown page and JSON.
+Measures planning and taking results (no actors, no model), with 1 to 256 requests running, and what the messages of
+such a step cost to encode. Writes a Markdown page and JSON.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .report import ROOT, Cell, Figure, Report, Table, Target, describe_machine
 METHOD: Final = (
     "One process, CPU time of its thread, so that neighbours on the machine count little. Every request decodes one "
     "token a step; prompts of 12 to 27 tokens, so that requests fill their KV blocks at different steps.",
-    "A step is schedule() and update(); the stub worker's answer is made outside the clock. Figures of a repetition are "
-    "the mean over its steps (blocks, hashes and the garbage collector included) and, beside it, the median step.",
+    "A step is schedule() and update(); the stub worker's answer is made outside the clock. A repetition's figures are "
+    "means over its steps (blocks, hashes and the garbage collector included) and, beside it, the median step.",
     "Cells are medians over the repetitions, in brackets their quartiles.",
 )
 RUNNING: Final = (1, 64, 256)

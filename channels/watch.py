@@ -14,7 +14,8 @@ def exit_with(pidfds: Sequence[int], exit_code: int = ORPHANED, *, lane: int | N
     """From now on, exit at once with ``exit_code`` as soon as any of the processes behind ``pidfds`` has ended.
 
     ``lane`` is a SOCK_SEQPACKET socket on which the same thread sends every message (up to 64 bytes) back: an answer
-    says that the process runs, whoever holds the interpreter. The exit is hard (no clean-up, no atexit), whatever the interpreter is doing. The descriptors are duplicated and
-    stay the caller's; there is no way back. ``OSError`` if a descriptor is bad or no thread can be started.
+    says that the process runs, whoever holds the interpreter. The exit is hard (no clean-up, no atexit), whatever the
+    interpreter is doing. The descriptors are duplicated and stay the caller's; there is no way back. ``OSError`` if a
+    descriptor is bad or no thread can be started.
     """
     _native.watch_processes(pidfds, exit_code, lane)

@@ -64,7 +64,8 @@ class ModelRunner:
                 raise PlanError(f"{name} of the KV cache is {getattr(config, name)}; it must be at least 1")
         check_attention_shape(self.config.head_dim, config.block_size)
         cache = self._cache
-        self._cache = self._rows = self._forward = None  # so that the old one's memory is free before the new one is taken
+        # Before the new one is taken, the memory of the old one must be free.
+        self._cache = self._rows = self._forward = None
         if cache is None or (cache.num_blocks, cache.block_size) != (config.num_blocks, config.block_size):
             cache = None
             cache = KVCache(self.config, config.num_blocks, config.block_size, self.dtype)

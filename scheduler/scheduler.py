@@ -197,6 +197,8 @@ class Scheduler:
     def update(self, result: StepResult) -> Outputs:
         """Take the tokens of the oldest step in flight: append, apply the stop rules, free what finished.
 
+        A request for which nothing could be drawn ends with "error"; the others go on.
+
         `ResultError` (and no change) when the result does not answer its plan.
         """
         if not self._in_flight:
@@ -212,6 +214,10 @@ class Scheduler:
             if not chunk.request.has_ended:
                 chunk.request.prompt_logprobs.append(one.logprobs)
         outputs: Outputs = {}
+        if result.errors is not None:
+            for request, error in zip(step.sampled, result.errors, strict=True):
+                if error is not None:
+                    _merge(outputs, self._end([request], RequestStatus.FINISHED_ERROR, error))
         client = -1
         to_client: StepOutputs | None = None
         for index, (request, token_id) in enumerate(zip(step.sampled, result.token_ids, strict=True)):

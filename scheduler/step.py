@@ -39,9 +39,14 @@ class StepInFlight:
                 f"{self.step_id} with rows {self.rows}"
             )
         drawn = result.token_ids
-        if len(drawn) != len(self.rows) or (drawn and not (min(drawn) >= 0 and max(drawn) < vocab_size)):
+        fits = len(drawn) == len(self.rows)
+        if result.errors is not None:  # rows that failed have no token
+            fits = fits and len(result.errors) == len(self.rows)
+            drawn = [token_id for token_id, error in zip(drawn, result.errors, strict=False) if error is None]
+        if not fits or (drawn and not (min(drawn) >= 0 and max(drawn) < vocab_size)):
             raise ResultError(
-                f"step {self.step_id} drew {drawn} for {len(self.rows)} rows: one id below {vocab_size} a row was due"
+                f"step {self.step_id} drew {result.token_ids} for {len(self.rows)} rows (errors: {result.errors}): one "
+                f"id below {vocab_size} a row was due"
             )
         self._check_prompt_logprobs(result)
 
@@ -50,8 +55,9 @@ class StepInFlight:
         given = result.logprobs or [None] * len(self.rows)
         if len(given) != len(self.rows):
             raise ResultError(f"step {self.step_id} has {len(given)} logprobs for {len(self.rows)} rows")
-        for row, request, logprobs in zip(self.rows, self.sampled, given, strict=True):
-            count = request.sampling.logprobs
+        errors = result.errors or [None] * len(self.rows)
+        for row, request, logprobs, error in zip(self.rows, self.sampled, given, errors, strict=True):
+            count = request.sampling.logprobs if error is None else None
             if not (logprobs is None if count is None else logprobs is not None and _fits(logprobs, 1, count)):
                 raise ResultError(f"step {self.step_id} has other logprobs than row {row} asked for")
 

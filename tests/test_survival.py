@@ -124,11 +124,11 @@ def server(tmp_path: Path) -> Iterator[Server]:
     assert set(os.listdir("/dev/shm")) == before
 
 
-def interrupted_stream(server: Server, kill: Any) -> tuple[str, Exception | None]:
+def interrupted_stream(server: Server, kill: Any, max_tokens: int = 900) -> tuple[str, Exception | None]:
     """Read a long stream, call ``kill`` after its first chunks; the text and the error that ended it."""
     text = ""
     try:
-        for number, chunk in enumerate(server.stream(900)):
+        for number, chunk in enumerate(server.stream(max_tokens)):
             text += chunk.choices[0].text if chunk.choices else ""
             if number == 5:
                 kill()
@@ -152,7 +152,19 @@ def test_serve_is_three_processes_with_one_listening_socket_and_nothing_in_shm(s
     assert "Paris" in server.answer()
 
 
-@pytest.mark.parametrize("victim", ["worker", "engine-core"])
+def test_kill_of_the_worker_is_a_pause_and_the_stream_goes_on_where_it_was(server: Server) -> None:
+    undisturbed, error = interrupted_stream(server, lambda: None, 200)
+    assert error is None
+    process = server.child("worker")
+    text, error = interrupted_stream(server, process.kill, 200)
+    assert error is None
+    assert text == undisturbed
+    wait_until(lambda: not is_running(process), 2, "the old worker is gone")
+    server.wait_ready()
+    assert server.child("worker").pid != process.pid
+
+
+@pytest.mark.parametrize("victim", ["engine-core"])
 def test_kill_of_a_part_ends_streams_with_a_clear_error_and_the_part_comes_back(server: Server, victim: str) -> None:
     process = server.child(victim)
     killed_at = 0.0

@@ -197,18 +197,18 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
                          double timeout_s, double spin_s)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(fds) + PyTuple_GET_SIZE(out_fds);
-    bool forever = timeout_s < 0, ready = sources_ready(from);
+    bool ready = sources_ready(from);
     if (ready && timeout_s != 0) {
         if (count == 0 || now_ns() - self->looked_ns < LOOK_EVERY_NS)
             return PyList_New(0);
-        timeout_s = 0; /* busy rings must not hide a link or a pidfd for ever */
+        timeout_s = 0; /* busy rings must not hide a link or a pidfd for ever: a look, no sleep, for nothing is armed */
     }
 
     struct pollfd *polled = open_pollfds(self, fds, out_fds);
     if (!polled)
         return NULL;
     int64_t start = now_ns(), spin_ns = (int64_t)(spin_s * 1e9);
-    int64_t deadline = forever ? NEVER : start + (int64_t)(timeout_s * 1e9);
+    int64_t deadline = timeout_s < 0 ? NEVER : start + (int64_t)(timeout_s * 1e9);
     bool blocks = !ready && timeout_s != 0;
     self->waits += blocks;
     if (blocks && spin_ns > 0 && self->gap_ns <= spin_ns && !is_crowded(self, start)) {

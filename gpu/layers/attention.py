@@ -41,6 +41,13 @@ class Attention:
     def __call__(self, hidden: Tensor, batch: Batch, layer: CacheLayer, cos_sin: Tensor) -> Tensor:
         """``hidden`` [tokens, hidden_size] -> [tokens, heads * head_dim], what ``out`` takes."""
         queries = self._kernels.rotary(
-            self._qkv(hidden, torch.float32), cos_sin, batch, layer, self._num_heads, self._scale, self._norms, self._epsilon
+            self._qkv(hidden, torch.float32),
+            cos_sin,
+            batch,
+            layer,
+            self._num_heads,
+            self._scale,
+            self._norms,
+            self._epsilon,
         )
         return self._kernels.attention(queries, batch, layer, self.out.dtype, self._window, self._softcap)

@@ -15,7 +15,7 @@ import ringcast.actors as rt
 from ringcast.channels.codec import message
 
 
-@message(120)
+@message(119)
 @dataclass(frozen=True, slots=True)
 class Point:
     x: int

@@ -183,6 +183,20 @@ def test_wait_reports_descriptors_that_can_be_written(bells):
         os.close(writable)
 
 
+def test_a_ready_ring_never_sleeps_while_descriptors_are_looked_at(ring, bells):
+    """The look that is due once in a millisecond only looks: it once slept for ever, unarmed."""
+    r = ring()
+    quiet, quiet_end = os.pipe()
+    r.writer.try_send(b"never read", 1)
+    try:
+        for _ in range(3):
+            assert bells[0].wait(r.readers, [], [quiet], None, 0.0) == []
+            time.sleep(0.003)
+    finally:
+        os.close(quiet)
+        os.close(quiet_end)
+
+
 def test_busy_rings_hide_no_descriptor_for_ever(ring, bells):
     r = ring()
     readable, writable = os.pipe()
@@ -193,6 +207,19 @@ def test_busy_rings_hide_no_descriptor_for_ever(ring, bells):
         assert time.monotonic() < deadline
     os.close(readable)
     os.close(writable)
+
+
+def test_wait_returns_at_once_from_a_busy_ring_whose_descriptors_are_silent(ring, bells):
+    r = ring()
+    readable, writable = os.pipe()
+    r.writer.try_send(b"x", 1)
+    try:
+        for _ in range(3):
+            time.sleep(0.002)  # the descriptors have not been looked at for longer than a millisecond
+            assert bells[0].wait(r.readers, [], [readable], None, 0.0) == []
+    finally:
+        os.close(readable)
+        os.close(writable)
 
 
 def test_wait_refuses_a_closed_descriptor_instead_of_spinning(bells):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048, "eos_token_id": [2, 7],
     "bos_token_id": 1, "pad_token_id": None,
 }  # fmt: skip
-# What each family can do beyond Llama. Windows are shorter than the tests' sequences, and no multiples of 16.
+# What each family can do beyond Llama. Windows are shorter than the tests' sequences, and no multiples of 16. Heads are
+# untied: a random Gemma with a tied one repeats its last token.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"rope_theta": 5000.0}),
     "mistral": ("Mistral", {"sliding_window": None}),
@@ -35,10 +36,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 32}),
     "gemma2": ("Gemma2", {
         "sliding_window": 22, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0,
-        "final_logit_softcapping": 5.0, "tie_word_embeddings": True,
+        "final_logit_softcapping": 5.0,
     }),
     "gemma3": ("Gemma3", {
-        "sliding_window": 17, "query_pre_attn_scalar": 20, "tie_word_embeddings": True,
+        "sliding_window": 17, "query_pre_attn_scalar": 20,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     }),
     "phi3": ("Phi3", {"hidden_size": 96, "sliding_window": 40}),
@@ -78,8 +79,11 @@ def hf_logits(model: Any, token_ids: Sequence[int]) -> torch.Tensor:
     return logits
 
 
-def save_gguf(model: Any, path: Path) -> None:
-    """Write ``model`` as llama.cpp's converter does: its names, its order of query and key rows, its norms."""
+def save_gguf(model: Any, path: Path, quantisation: Callable[[str], str] = lambda name: "F32") -> None:
+    """Write ``model`` as llama.cpp's converter does: its names, its order of query and key rows, its norms.
+
+    ``quantisation`` gives the type of a matrix by its HF name; vectors stay in float32.
+    """
     config = model.config
     architecture = {"gemma3_text": "gemma3"}.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
@@ -114,7 +118,9 @@ def save_gguf(model: Any, path: Path) -> None:
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             array = array + 1
         base, _, kind = name.rpartition(".")
-        writer.add_tensor(f"{names.get_name(base)}.{kind}", np.ascontiguousarray(array))
+        tensor_type = gguf.GGMLQuantizationType[quantisation(name) if array.ndim == 2 else "F32"]
+        packed = gguf.quants.quantize(np.ascontiguousarray(array), tensor_type)
+        writer.add_tensor(f"{names.get_name(base)}.{kind}", packed, raw_dtype=tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -165,13 +171,16 @@ def logits_of(
     dtype: torch.dtype = torch.float32,
     chunk: int | None = None,
     context: int | None = None,
+    keep_blocks: bool = False,
+    level: str | None = None,
 ) -> torch.Tensor:
     """Logits [tokens, vocab] of one sequence, computed in one go or in chunks, over scattered blocks.
 
     ``context`` is what the model is prepared for; None: the length of the sequence.
     """
     count = len(token_ids)
-    model = MODELS[checkpoint.config.architecture](checkpoint.config, load_weights(checkpoint, dtype), CpuKernels(1))
+    weights = load_weights(checkpoint, dtype, keep_blocks)
+    model = MODELS[checkpoint.config.architecture](checkpoint.config, weights, CpuKernels(1, level))
     model.prepare(context or count)
     num_blocks = -(-count // 16)
     cache = KVCache(checkpoint.config, num_blocks + 5, 16, dtype)

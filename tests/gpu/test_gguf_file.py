@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from random_models import random_llama, save_gguf
 
 from ringcast.gpu import Checkpoint, GGUFFile, GpuError, ModelFileError, UnsupportedModelError
-from ringcast.gpu.weight_cache import stacked
-from ringcast.gpu.weight_table import weight_table
+from ringcast.gpu.weight_cache import plan_of
+from ringcast.gpu.weight_packing import packed_bytes
 
 
 def write_small(path: Path) -> Path:
@@ -146,8 +146,8 @@ def test_flipped_bytes_of_a_model_never_crash_or_hang(
     path.write_bytes(content)
     try:
         checkpoint = Checkpoint.open(path)
-        for weight in weight_table(checkpoint.config):
-            stacked(checkpoint, weight, "F32")
+        for weight, packing in plan_of(checkpoint, "F32", keep_blocks=True).items():
+            assert all(len(piece) for piece in packed_bytes(checkpoint, weight, packing))
     except GpuError as error:
         assert "flipped_model.gguf" in str(error)
 

@@ -106,7 +106,7 @@ def test_gemma_rotates_layers_with_a_window_by_another_rule(tmp_path: Path) -> N
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
     }
-    model = random_model("gemma3", rope_parameters=ropes, query_pre_attn_scalar=16)
+    model = random_model("gemma3", rope_parameters=ropes, query_pre_attn_scalar=16, tie_word_embeddings=True)
     expected = hf_logits(model, SEQUENCE)
     for form in ("hf", "gguf"):
         assert (logits_of(opened(model, tmp_path, form), SEQUENCE) - expected).abs().max() < 1e-4

@@ -40,6 +40,18 @@ def test_worker_is_told_the_ids_that_it_must_not_draw_too_early() -> None:
     assert (second.sampling.min_tokens, second.sampling.stop_token_ids) == (0, None)
 
 
+def test_id_that_comes_too_early_does_not_end_the_request_even_if_a_worker_draws_it() -> None:
+    engine = Engine()
+    engine.add(request("a", [1], 8, eos=[5], stop=[6], min_tokens=2))
+    ends = []
+    for token_id in (5, 5):
+        plan = engine.scheduler.schedule()
+        assert plan is not None
+        outputs = engine.scheduler.update(StepResult(plan.step_id, plan.rows, [token_id]))
+        ends.append(next(outputs[1].each()).finish_reason)
+    assert ends == [None, "stop"]
+
+
 def test_min_tokens_survive_a_preemption_and_the_death_of_the_worker() -> None:
     engine = Engine(limits(7))
     messages = [request(f"r{i}", [i] * 10, 80, seed=i, eos=ENDING, min_tokens=60) for i in range(3)]

@@ -163,6 +163,17 @@ class Cruncher(rt.BlockingActor):
         self.aborted = True
 
 
+class Fragile(rt.Actor):
+    """Its own loop breaks after a while."""
+
+    def __init__(self, after_s: float) -> None:
+        self.after_s = after_s
+
+    async def run(self, ctx: rt.Context) -> None:
+        await asyncio.sleep(self.after_s)
+        raise RuntimeError("the loop broke")
+
+
 class Rank(rt.Actor):
     def __init__(self, rank: int) -> None:
         self.rank = rank

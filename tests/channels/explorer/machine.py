@@ -203,7 +203,7 @@ class Machine:
 
 
 def _frames(program: Program) -> tuple[Any, ...]:
-    """Where a generator and its delegates stand. Loop variables must tell how far their loop is: iterators are not seen."""
+    """Where a generator and its delegates stand. Iterators are not seen: loop variables must tell how far a loop is."""
     frames = []
     generator: Any = program
     while generator is not None:

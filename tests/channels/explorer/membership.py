@@ -12,7 +12,9 @@ def state(channel: Channel) -> str:
     return f"state.{channel.writer}"
 
 
-def wait_for_space(rules: Rules, channel: Channel, readers: tuple[str, ...], position: int, wanted: int, arming: int) -> Body:
+def wait_for_space(
+    rules: Rules, channel: Channel, readers: tuple[str, ...], position: int, wanted: int, arming: int
+) -> Body:
     """S1 to S7 of a writer that reads nothing."""
     yield from arm(rules, channel.writer, arming)
     lowest = yield from slowest(rules, channel, readers, position)
@@ -37,14 +39,13 @@ def admitting_writer(rules: Rules, channel: Channel, records: int) -> Program:
         del room, wanted
         yield from publish(rules, channel, position)
         position += 1
+        if position == 2 and not rules.admits_first:
+            yield Store(channel.word(late), 1)
         yield from flush(rules, readers)
         if position == 1:
-            if rules.admits_before_telling:
+            if rules.admits_first:
                 yield Store(channel.word(late), position, note=(f"consumed.{channel.writer}.{late}", position))
-                yield Send(link(channel.writer, late), position)
-            else:
-                yield Send(link(channel.writer, late), position)
-                yield Store(channel.word(late), position, note=(f"consumed.{channel.writer}.{late}", position))
+            yield Send(link(channel.writer, late), position)
             readers = channel.readers
 
 

@@ -43,6 +43,7 @@ class Rules:
     cursor_release: Order = Order.RELEASE  # P2, in R3
     cursor_acquire: Order = Order.ACQUIRE  # A1, in W1 and X3
     word_before_call: bool = True  # B2 before B3
+    word_after_call: str = "as it is then"  # if not: which arming is meant, or "as seen before"
     ringing_rings: bool = True  # B2: RINGING keeps nobody else from ringing
     numbered: bool = True  # B4 touches only the arming that B1 saw
     looks_after_arming: bool = True  # S3 after S1
@@ -53,7 +54,7 @@ class Rules:
     notifies_survivors: bool = True  # the supervisor, on every death
     awaits_proof: bool = True  # evicts on proof of death only
     fills_before_head: bool = True  # W3 before W4
-    admits_before_telling: bool = True  # the cursor of a late reader is set before it hears of its admission
+    admits_first: bool = True  # the cursor of a late reader is set before the next record
     close_release: Order = Order.RELEASE  # of the state word
 
 
@@ -102,6 +103,9 @@ def ring_bell(rules: Rules, process: str) -> Body:
     arming = seen - seen % WORD
     if not rules.word_before_call:
         yield Ring(process)
+        if rules.word_after_call == "as it is then":
+            seen = yield Load(bell(process))
+            arming = seen - seen % WORD
         yield Swap(bell(process), arming + ARMED, arming + RINGING, Order.ACQ_REL)
         yield Swap(bell(process), arming + RINGING, arming + AWAKE)
         return
@@ -150,7 +154,11 @@ def poll(rules: Rules, channel: Channel, me: str, cursor: int, limit: int = 9) -
         if value != at + 1:
             raise Violated(f"record {at} reads as {value - 1}: a gap, a double or torn bytes")
         at += 1
-    yield Swap(channel.word(me), cursor, end, rules.cursor_release, note=(f"consumed.{channel.writer}.{me}", end))
+    note = (f"consumed.{channel.writer}.{me}", end)
+    found = yield Swap(channel.word(me), cursor, end, rules.cursor_release, note=note)
+    if found != cursor:
+        raise Violated(f"the cursor word is {found}, not {cursor}: it was changed under its reader")
+    del found, note
     if rules.release_fence:
         yield Fence()
     wanted = yield Load(channel.space_wanted)
@@ -168,7 +176,9 @@ def slowest(rules: Rules, channel: Channel, readers: tuple[str, ...], position: 
     return lowest
 
 
-def make_room(rules: Rules, channel: Channel, readers: tuple[str, ...], position: int, lowest: int, addressed: tuple[str, ...]) -> Body:
+def make_room(
+    rules: Rules, channel: Channel, readers: tuple[str, ...], position: int, lowest: int, addressed: tuple[str, ...]
+) -> Body:
     """W1, and X1 to X4 if the ring is full: (there is room, lowest cursor, position awaited or 0)."""
     if position + 1 - lowest <= channel.capacity:
         return True, lowest, 0
@@ -225,13 +235,14 @@ class Role:
     outbound: Channel | None = None
     addressed: tuple[tuple[str, ...], ...] = ()  # per record, the readers that flush rings
     flush_every: int = 1
-    obituaries: str | None = None  # the link on which the supervisor reports a death: of a writer, or of a reader to evict
+    obituaries: str | None = (
+        None  # the link on which the supervisor reports a death: of a writer, or of a reader to evict
+    )
     optional: tuple[str, ...] = ()  # writers whose records may come or not
 
 
 def process(rules: Rules, role: Role) -> Program:
     """Poll, send, and sleep on the own bell while there is neither a record nor space."""
-    me = role.me
     cursors = (0,) * len(role.inbound)
     sent, lowest, wanted, arming = 0, 0, 0, 0
     readers = role.outbound.readers if role.outbound else ()
@@ -243,7 +254,8 @@ def process(rules: Rules, role: Role) -> Program:
             if news is not None:
                 dead, idle = (news,), False
                 readers = tuple(reader for reader in readers if reader != news)
-        if rules.drains_while_waiting or not wanted:
+        all_sent = sent == len(role.addressed)
+        if rules.drains_while_waiting or all_sent:
             after = yield from poll_all(rules, role, cursors)
             idle, cursors = idle and after == cursors, after
         if role.outbound is not None and sent < len(role.addressed):
@@ -254,6 +266,7 @@ def process(rules: Rules, role: Role) -> Program:
                 sent, idle = sent + 1, False
                 if sent % role.flush_every == 0 or sent == len(role.addressed):
                     yield from flush(rules, tuple(r for r in rung if r in readers))
+        del all_sent
         complete = yield from has_everything(role, cursors, dead)
         if complete and sent == len(role.addressed):
             return
@@ -266,12 +279,12 @@ def poll_all(rules: Rules, role: Role, cursors: tuple[int, ...]) -> Body:
     for i, (channel, count) in enumerate(role.inbound):
         if cursors[i] < count:
             cursor = yield from poll(rules, channel, role.me, cursors[i])
-            cursors = cursors[:i] + (cursor,) + cursors[i + 1 :]
+            cursors = (*cursors[:i], cursor, *cursors[i + 1 :])
     return cursors
 
 
 def has_everything(role: Role, cursors: tuple[int, ...], dead: tuple[str, ...]) -> Body:
-    """Every inbound stream has ended: with its last record, with its dead writer's last record, or it does not matter."""
+    """Every inbound stream has ended: with its last record, or its dead writer's last, or it does not matter."""
     for i, (channel, count) in enumerate(role.inbound):
         if cursors[i] == count or channel.writer in role.optional:
             continue
@@ -283,7 +296,9 @@ def has_everything(role: Role, cursors: tuple[int, ...], dead: tuple[str, ...]) 
     return True
 
 
-def sleep(rules: Rules, role: Role, cursors: tuple[int, ...], readers: tuple[str, ...], sent: int, wanted: int, arming: int) -> Body:
+def sleep(
+    rules: Rules, role: Role, cursors: tuple[int, ...], readers: tuple[str, ...], sent: int, wanted: int, arming: int
+) -> Body:
     """S1 to S7."""
     me = role.me
     if not rules.looks_after_arming:
@@ -300,10 +315,12 @@ def sleep(rules: Rules, role: Role, cursors: tuple[int, ...], readers: tuple[str
     yield from disarm(rules, me, arming)
 
 
-def is_ready(rules: Rules, role: Role, cursors: tuple[int, ...], readers: tuple[str, ...], sent: int, wanted: int) -> Body:
+def is_ready(
+    rules: Rules, role: Role, cursors: tuple[int, ...], readers: tuple[str, ...], sent: int, wanted: int
+) -> Body:
     """S3: a record, or the space that a send waits for."""
     for i, (channel, count) in enumerate(role.inbound):
-        if cursors[i] < count:
+        if cursors[i] < count and (rules.drains_while_waiting or sent == len(role.addressed)):
             head = yield Load(channel.head, Order.ACQUIRE)
             if head != cursors[i]:
                 return True

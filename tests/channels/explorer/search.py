@@ -1,8 +1,8 @@
 """Every interleaving of a configuration: depth-first over its states, or breadth-first for a short counter-example.
 
-A state is what all threads, the memory, the eventfds, the links and the ghost variables are. Each state is expanded once.
-Steps that nobody else can notice are taken at once (a partial-order reduction); a thread that may crash gets none of
-that, so that it can die at each step.
+A state is what all threads, the memory, the eventfds, the links and the ghost variables are. Each state is expanded
+once. Steps that nobody else can notice are taken at once (a partial-order reduction), except those of a thread that may
+crash, so that it can die at each step.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class World:
             for i in self.mortal:
                 if self.machines[i].operation(threads[i]) is not None:
                     after = self.memory.retire(memory, i, i in self.awaited)
-                    dead = threads[:i] + (Machine.CRASHED,) + threads[i + 1 :]
+                    dead = (*threads[:i], Machine.CRASHED, *threads[i + 1 :])
                     found.append((f"{self.names[i]}: DIES", (dead, after, *state[2:5], state[5] - 1)))
         return found
 
@@ -166,7 +166,7 @@ class World:
                 raise Violated(f"{machine.name}: {reached.violation}")
             if reached.operation is None:
                 memory = self.memory.retire(memory, thread, thread in self.awaited)
-            threads = threads[:thread] + (after,) + threads[thread + 1 :]
+            threads = (*threads[:thread], after, *threads[thread + 1 :])
             found.append(((thread, at, result), (threads, memory, tokens, links, ghosts, crashes)))
         return found
 
@@ -180,7 +180,7 @@ class World:
         if isinstance(operation, Mark):
             assert operation.note is not None
             ghost, value = self.ghosts[operation.note[0]], operation.note[1]
-            return lambda s: [(None, (*s[:4], s[4][:ghost] + (value,) + s[4][ghost + 1 :], s[5]))]
+            return lambda s: [(None, (*s[:4], (*s[4][:ghost], value, *s[4][ghost + 1 :]), s[5]))]
         execute = self.memory.compile(thread, operation)
         note = getattr(operation, "note", None)
         if note is None:
@@ -189,9 +189,12 @@ class World:
         expected = operation.expected if isinstance(operation, Swap) else None
 
         def noting(s: State) -> list[tuple[Any, State]]:
-            noted = s[4][:ghost] + (value,) + s[4][ghost + 1 :]
+            noted = (*s[4][:ghost], value, *s[4][ghost + 1 :])
             return [
-                (result, (s[0], memory, s[2], s[3], s[4] if expected is not None and result != expected else noted, s[5]))
+                (
+                    result,
+                    (s[0], memory, s[2], s[3], s[4] if expected is not None and result != expected else noted, s[5]),
+                )
                 for result, memory in execute(s[1])
             ]
 
@@ -201,7 +204,7 @@ class World:
         token = self.tokens[operation.token]
 
         def set_to(s: State, count: int) -> State:
-            return (*s[:2], s[2][:token] + (count,) + s[2][token + 1 :], *s[3:])
+            return (*s[:2], (*s[2][:token], count, *s[2][token + 1 :]), *s[3:])
 
         if isinstance(operation, Ring):
             return lambda s: [(None, set_to(s, s[2][token] + 1))]
@@ -216,7 +219,7 @@ class World:
         link, memory_model = self.links[operation.link], self.memory
 
         def set_to(s: State, frames: Any) -> tuple[Any, ...]:
-            return s[3][:link] + (frames,) + s[3][link + 1 :]
+            return (*s[3][:link], frames, *s[3][link + 1 :])
 
         if isinstance(operation, Send):
             frame = operation.frame
@@ -305,7 +308,9 @@ def _check_invariant(world: World, state: State) -> str | None:
     return invariant(dict(zip(world.ghosts, state[4], strict=True))) if invariant is not None else None
 
 
-def _cannot_end(count: int, expanded: array[int], bounds: array[int], edges: array[int], ends: array[int]) -> int | None:
+def _cannot_end(
+    count: int, expanded: array[int], bounds: array[int], edges: array[int], ends: array[int]
+) -> int | None:
     """A state from which none of ``ends`` can be reached."""
     before: list[list[int]] = [[] for _ in range(count)]
     for place, number in enumerate(expanded):

@@ -1,12 +1,12 @@
 """Detach, carry over the link, attach again: step machines line for line after docs/channels.md section 4.
 
-One ring, one slow reader R under `spill`. Readers that always keep up are not modelled as threads: they let every record go into
-the ring and never hold it. So the writer may overwrite as soon as R does not own the bytes.
+One ring, one slow reader R under `spill`. Readers that always keep up are no threads here: they let every record go
+into the ring and never hold it. So the writer may overwrite as soon as R does not own the bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .machine import Body, Fence, Load, Order, Program, Receive, Send, Sleep, Store, Swap, Violated
 from .protocol import WORD, Channel, Rules, arm, bell, disarm, flush, link, ring_bell
@@ -19,7 +19,7 @@ SPILL, NOTICE = "spill", "notice"
 class SpillRules:
     """The lines of spill that can be taken away."""
 
-    ring: Rules = Rules()
+    ring: Rules = field(default_factory=Rules)
     detach_swaps: bool = True  # D2 is a swap, not a store
     detach_acquire: Order = Order.ACQUIRE  # of D1 and D2, together with A1
     reader_swaps: bool = True  # R3 is a swap, not a store

@@ -1,7 +1,8 @@
 """Memory with a store buffer per thread: TSO (one queue, as x86) and PSO (a queue per address: stores may overtake).
 
 Loads happen in order and read the thread's own buffer first. A release store waits for every earlier store; a fence
-and a releasing swap (TSO: every swap) wait until the thread's own buffer is empty. The buffer of a killed process drains like any other.
+and a releasing swap (TSO: every swap) wait until the thread's own buffer is empty. The buffer of a killed process
+drains like any other.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class StoreBuffers:
             seen: set[int] = set()
             for place, (variable, value, release) in enumerate(pending):
                 if variable not in seen and not (release and place):
-                    after = values[:variable] + (value,) + values[variable + 1 :]
+                    after = (*values[:variable], value, *values[variable + 1 :])
                     rest = pending[:place] + pending[place + 1 :]
                     label = f"{self.threads[thread]}: {self.names[variable]} = {value} becomes visible"
-                    found.append((label, (after, buffers[:thread] + (rest,) + buffers[thread + 1 :])))
+                    found.append((label, (after, (*buffers[:thread], rest, *buffers[thread + 1 :]))))
                 if self.total_order:
                     break
                 seen.add(variable)
@@ -97,7 +98,7 @@ class StoreBuffers:
     def _store(self, thread: int, entry: tuple[int, Any, bool]) -> Step:
         def store(memory: Memory) -> list[tuple[Any, Memory]]:
             values, buffers = memory
-            return [(None, (values, buffers[:thread] + (buffers[thread] + (entry,),) + buffers[thread + 1 :]))]
+            return [(None, (values, (*buffers[:thread], buffers[thread] + (entry,), *buffers[thread + 1 :])))]
 
         return store
 
@@ -113,6 +114,6 @@ class StoreBuffers:
             found = values[variable]
             if found != expected:
                 return [(found, memory)]
-            return [(found, (values[:variable] + (value,) + values[variable + 1 :], buffers))]
+            return [(found, ((*values[:variable], value, *values[variable + 1 :]), buffers))]
 
         return swap

@@ -1,0 +1,101 @@
+"""The real engine when its worker is killed or its prefix cache is warm: every output is that of an undisturbed run.
+
+The model computes in float32; the promise is equality of all tokens, greedy and seeded.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ringcast import LLM, SamplingParams
+from ringcast.frontend.engine import WORKER, Engine
+from ringcast.frontend.outputs import RequestOutput
+
+pytestmark = pytest.mark.timeout(180)
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False)
+SHORT = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
+SEEDED = [SamplingParams(temperature=0.9, top_p=0.95, seed=seed, max_tokens=40, ignore_eos=True) for seed in range(4)]
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("smollm2", dtype="float32", max_model_len=1024, max_num_batched_tokens=256) as llm:
+        yield llm
+
+
+def prompt(number: int, length: int) -> list[int]:
+    draw = random.Random(number)
+    return [draw.randrange(1000, 40_000) for _ in range(length)]
+
+
+def tokens(outputs: Sequence[RequestOutput]) -> list[list[int]]:
+    return [answer.token_ids for output in outputs for answer in output.outputs]
+
+
+def worker_pid(llm: LLM) -> int:
+    engine = llm._llm._running().engine
+    assert isinstance(engine, Engine)
+    return engine.pids()[WORKER]
+
+
+def test_killed_worker_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM) -> None:
+    prompts = [prompt(number, 10 + 30 * number) for number in range(8)]
+    params = [GREEDY, *SEEDED, GREEDY, GREEDY, GREEDY]
+    undisturbed = tokens(llm.generate(prompts, params))
+    seed = time.time_ns()
+    print("seed", seed)  # of the moment of the kill, should it fail
+    before = llm.statistics()
+    kill_at = before.num_generated_tokens + random.Random(seed).randrange(8 * 36)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(llm.generate, prompts, params)
+        while llm.statistics().num_generated_tokens < kill_at:
+            time.sleep(0.002)
+        os.kill(worker_pid(llm), signal.SIGKILL)
+        disturbed = tokens(running.result())
+    assert disturbed == undisturbed
+    after = llm.statistics()
+    assert after.num_worker_losses == before.num_worker_losses + 1
+    assert after.num_generated_tokens - before.num_generated_tokens == 8 * 40  # none was drawn twice
+    assert (after.num_failed, after.num_free_blocks) == (0, after.num_blocks)
+
+
+def test_warm_cache_and_cold_cache_answer_alike(llm: LLM) -> None:
+    outputs = [llm.generate([prompt(100, 200)], GREEDY)[0] for _ in range(3)]
+    assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
+    assert [output.num_cached_tokens for output in outputs] == [0, 192, 192]
+
+
+@pytest.mark.parametrize("length", [16, 32, 48])
+def test_prompt_of_whole_blocks_that_is_cached(llm: LLM, length: int) -> None:
+    first, second = (llm.generate([prompt(200 + length, length)], SHORT)[0] for _ in range(2))
+    assert second.outputs[0].token_ids == first.outputs[0].token_ids
+    assert second.num_cached_tokens == length - 16
+
+
+def test_prompts_that_share_a_prefix_answer_alike_in_any_company(llm: LLM) -> None:
+    """Alone after another; and together, so that some read what others compute in the same step."""
+    shared = prompt(300, 90)
+    prompts = [shared + prompt(301 + number, 10) for number in range(4)]
+    together = tokens(llm.generate(prompts, SHORT))
+    assert [tokens(llm.generate([one], SHORT))[0] for one in prompts] == together
+    assert tokens(llm.generate(prompts[::-1], SHORT))[::-1] == together
+
+
+def test_four_answers_to_one_prompt_share_its_blocks_and_are_those_of_single_runs(llm: LLM) -> None:
+    """In the very step in which the first of them computes the prompt."""
+    text = prompt(400, 100)
+    params = SamplingParams(n=4, seed=7, temperature=1.0, max_tokens=12, ignore_eos=True)
+    before = llm.statistics()
+    together = tokens(llm.generate([text], params))
+    after = llm.statistics()
+    assert after.num_cached_tokens - before.num_cached_tokens == 3 * 96
+    singles = [SamplingParams(seed=7 + i, temperature=1.0, max_tokens=12, ignore_eos=True) for i in range(4)]
+    assert together == [tokens(llm.generate([text], one))[0] for one in singles]
