@@ -1,4 +1,4 @@
-"""`CpuKernels`: the native kernels as functions of torch tensors. Native code is called here and in the other two modules
+"""`CpuKernels`: the native kernels as functions of torch tensors. Native code is called here and in two other modules
 named ``*_kernels``.
 
 Every size, type and layout is checked here, so native code can trust its numbers; values that must be in range (block

@@ -1,6 +1,6 @@
 """Weights in the layout that the matrix products read (native/matmul.h). Imports no torch.
 
-`weight_cache` writes packed weights, the loader maps them, `kernels` multiplies by them. A weight is [columns, depth] as
+`weight_cache` writes packed weights, the loader maps them, `kernels` uses them. A weight is [columns, depth] as
 in HF checkpoints (columns: outputs). The layout is the same for every instruction set.
 """
 

@@ -41,7 +41,9 @@ def _bf16(generator: np.random.Generator, columns: int, depth: int, packing: Pac
 
 def _scales(generator: np.random.Generator, columns: int, depth: int) -> Any:
     """float16 [columns, blocks] of all sizes, the smallest denormal, and both signs."""
-    scales = 10.0 ** generator.uniform(-6, 0, (columns, depth // 32)) * generator.choice([-1, 1], (columns, depth // 32))
+    scales = 10.0 ** generator.uniform(-6, 0, (columns, depth // 32)) * generator.choice(
+        [-1, 1], (columns, depth // 32)
+    )
     return scales.astype(np.float16)
 
 

@@ -79,7 +79,7 @@ def test_a_prefix_from_the_cache_changes_no_byte(small: Checkpoint, form: str) -
     expected = core.logits_of([prompt], 1)[0]
     runner.initialize(KVCacheConfig(20, 16, 4, 64, 100))
     steps = (
-        NewRow(0, prompt[:32] + [9, 9], 0, [7, 2, 9], SamplingRule()),
+        NewRow(0, [*prompt[:32], 9, 9], 0, [7, 2, 9], SamplingRule()),
         NewRow(3, prompt, 32, [7, 2, 11], SamplingRule()),  # shares two full blocks with row 0
     )
     for row, count in zip(steps, (34, 8), strict=True):

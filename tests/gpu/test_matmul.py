@@ -1,4 +1,4 @@
-"""Products with packed weights equal the formula in every format on every instruction set, bit for bit in any company."""
+"""Products with packed weights equal the formula in every format and instruction set, bit for bit in any company."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_company_and_threads_change_no_bit(format_name: str, level: str) -> None
 @each_level
 @each_format
 def test_a_bias_is_added_to_the_sums(format_name: str, level: str) -> None:
-    weight, values = random_matrix(format_name, 203, 64)
+    weight, _ = random_matrix(format_name, 203, 64)
     x, bias = activations(format_name, 9, 64), torch.randn(203)
     out = Linear(weight, CpuKernels(2, level), bias)(x, torch.float32)
     plain = Linear(weight, CpuKernels(2, level))(x, torch.float32)

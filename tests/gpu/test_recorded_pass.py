@@ -50,7 +50,9 @@ def test_it_equals_the_model_call_by_call(family: str, dtype: torch.dtype, tmp_p
     weights = load_weights(checkpoint, dtype)
     kernels = CpuKernels(2)
     recorder = RecordingKernels(kernels)
-    model, recorded = (MODELS[checkpoint.config.architecture](checkpoint.config, weights, k) for k in (kernels, recorder))
+    model, recorded = (
+        MODELS[checkpoint.config.architecture](checkpoint.config, weights, k) for k in (kernels, recorder)
+    )
     caches = [KVCache(checkpoint.config, 12, 16, dtype) for _ in range(2)]
     for layer in (*caches[0].layers, *caches[1].layers):
         layer.keys.zero_()

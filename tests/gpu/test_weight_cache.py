@@ -107,7 +107,9 @@ def test_the_second_load_maps_the_first_ones_file(checkpoint: Checkpoint) -> Non
     assert names_in(first.parent) == [first.name]
 
 
-def test_a_changed_source_gets_a_copy_that_takes_the_place_of_the_old_one(gguf_file: Path, checkpoint: Checkpoint) -> None:
+def test_a_changed_source_gets_a_copy_that_takes_the_place_of_the_old_one(
+    gguf_file: Path, checkpoint: Checkpoint
+) -> None:
     plans = [plan_of(checkpoint, dtype, keep_blocks=False) for dtype in ("F32", "BF16")]
     old = [cached_weights(checkpoint, plan) for plan in plans]
     other = checkpoint.path.with_name("tiny-bf16-another.gguf")
