@@ -21,26 +21,37 @@ from .errors import (
     StartFailed,
 )
 from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
-from .group import Err, Group, Ok
 from .mailbox_meter import MailboxStatistics
 from .retry import retry
-from .run import run
 from .spec import Restart, Spec, Where, here, process, spec
 from .statistics import NodeStatistics
-from .supervisor import Supervisor
-from .system import System
 
 if TYPE_CHECKING:
     from . import testing as testing
+    from .group import Err, Group, Ok
+    from .run import run
+    from .supervisor import Supervisor
+    from .system import System
 else:
+    _MODULE_OF = {
+        "Err": "group",
+        "Group": "group",
+        "Ok": "group",
+        "Supervisor": "supervisor",
+        "System": "system",
+        "run": "run",
+    }
 
     def __getattr__(name: str) -> object:
-        """``rt.testing`` is loaded when it is first used: programs do without."""
-        if name != "testing":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        """Load what is used for the first time: a module that only defines actors needs no system."""
         from importlib import import_module
 
-        return import_module(".testing", __name__)
+        if name == "testing":
+            return import_module(".testing", __name__)
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+        return value
 
 
 __all__ = [

@@ -1,12 +1,13 @@
 """Shared-memory channels between processes: rings, doorbells, links, large messages, and the codec.
 
-Everything public is exported here. The layer waits where it is told to and decides nothing; it imports no asyncio.
+Everything public is exported here; what a program does not use, it does not load. The layer waits where it is told to
+and decides nothing; it imports no asyncio.
 """
 
+from typing import TYPE_CHECKING
+
 from ._native import Board, Doorbell, DoorbellStatistics, Message, RecordView, Reservation
-from .blocking import Receiver, Sender
 from .codec import Codec, message
-from .cores import available_cores
 from .errors import (
     ChannelError,
     DecodeError,
@@ -20,14 +21,48 @@ from .errors import (
     RingMismatch,
     SegmentError,
 )
-from .inbox import Inbox
-from .link import FIRST_OWNER_KIND, Frame, Link, LinkStatistics
-from .outbox import Outbox
-from .ring import ALL_READERS, DEFAULT_CAPACITY, ReaderStatistics, RingReader, RingStatistics, RingWriter
-from .segment import Segment, create_segment, remove_stale_names
-from .spill import Policy
-from .statistics import OutboxStatistics, ReaderLag, StallReport
 from .watch import ORPHANED, exit_with
+
+if TYPE_CHECKING:
+    from .blocking import Receiver, Sender
+    from .cores import available_cores
+    from .inbox import Inbox
+    from .link import FIRST_OWNER_KIND, Frame, Link, LinkStatistics
+    from .outbox import Outbox
+    from .ring import ALL_READERS, DEFAULT_CAPACITY, ReaderStatistics, RingReader, RingStatistics, RingWriter
+    from .segment import Segment, create_segment, remove_stale_names
+    from .spill import Policy
+    from .statistics import OutboxStatistics, ReaderLag, StallReport
+else:
+    _MODULES = {
+        "blocking": ("Receiver", "Sender"),
+        "cores": ("available_cores",),
+        "inbox": ("Inbox",),
+        "link": ("FIRST_OWNER_KIND", "Frame", "Link", "LinkStatistics"),
+        "outbox": ("Outbox",),
+        "ring": (
+            "ALL_READERS",
+            "DEFAULT_CAPACITY",
+            "ReaderStatistics",
+            "RingReader",
+            "RingStatistics",
+            "RingWriter",
+        ),
+        "segment": ("Segment", "create_segment", "remove_stale_names"),
+        "spill": ("Policy",),
+        "statistics": ("OutboxStatistics", "ReaderLag", "StallReport"),
+    }
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+    def __getattr__(name: str) -> object:
+        """Load what is used for the first time."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+        return value
+
 
 __all__ = [
     "ALL_READERS",
