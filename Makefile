@@ -32,5 +32,5 @@ $(VENV)/.llm: $(BIN)/python pyproject.toml constraints.txt CMakeLists.txt $(NATI
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.llm
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm,dev,bench]'
 	touch $@

@@ -93,13 +93,19 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _is_installed(package: str) -> bool:
+    """Whether it can be imported; a mere folder of that name somewhere on the path does not count."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
 def _transports(options: argparse.Namespace, remarks: list[str]) -> tuple[Transport, ...]:
     """Ours and every peer that is here; who is missing gets a remark."""
     if options.only_ours:
         return (OURS,)
     found = [OURS]
     for peer in PEERS:
-        if peer.package is None or importlib.util.find_spec(peer.package):
+        if peer.package is None or _is_installed(peer.package):
             found.append(peer)
         else:
             remarks.append(f"without {peer.label}: it is not installed (pip install 'ringcast[bench]')")
