@@ -25,7 +25,7 @@ from .watch import ORPHANED, exit_with
 
 if TYPE_CHECKING:
     from .blocking import Receiver, Sender
-    from .cores import available_cores
+    from .cores import core_quota
     from .inbox import Inbox
     from .link import FIRST_OWNER_KIND, Frame, Link, LinkStatistics
     from .outbox import Outbox
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "blocking": ("Receiver", "Sender"),
-        "cores": ("available_cores",),
+        "cores": ("core_quota",),
         "inbox": ("Inbox",),
         "link": ("FIRST_OWNER_KIND", "Frame", "Link", "LinkStatistics"),
         "outbox": ("Outbox",),
@@ -103,7 +103,7 @@ __all__ = [
     "SegmentError",
     "Sender",
     "StallReport",
-    "available_cores",
+    "core_quota",
     "create_segment",
     "exit_with",
     "message",

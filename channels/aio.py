@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from ._native import Doorbell, Message
-from .cores import available_cores
+from .cores import core_quota
 from .errors import ChannelError, EndOfRing, PeerDead
 from .inbox import Inbox
 from .link import Frame, Link
@@ -46,7 +46,7 @@ class Port:
         self._open = False
         self._gap_s = 0.0  # moving average of the time without news, before some came
         self._last_news = 0.0
-        bell.cores = bell.cores or available_cores()
+        bell.cores = bell.cores or core_quota()
 
     def receive_from(self, inbox: Inbox, on_frame: Callable[[Frame], object] | None = None) -> AsyncInbox:
         """Iterate over an inbox. ``on_frame`` gets the frames of the link's owner; without it they are dropped."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ._native import Doorbell, Message, RecordView
-from .cores import available_cores
+from .cores import core_quota
 from .errors import EndOfRing, PeerDead
 from .inbox import Inbox
 from .link import Frame
@@ -42,7 +42,7 @@ class Receiver:
         self._pidfd = pidfd
         self._spin_s = spin_s
         self._messages: deque[Message] = deque()
-        bell.cores = bell.cores or available_cores()
+        bell.cores = bell.cores or core_quota()
 
     def poll(self, max_messages: int = BATCH) -> list[Message]:
         """What is there, at most so many, without waiting. `EndOfRing` or `PeerDead` when nothing will ever come."""
@@ -157,7 +157,7 @@ class Sender:
         self._inboxes = inboxes
         self._drain = drain
         self._spin_s = spin_s
-        bell.cores = bell.cores or available_cores()
+        bell.cores = bell.cores or core_quota()
 
     def send(
         self, payload: Buffer | Sequence[Buffer], mask: int, type: int = 0, timeout_s: float | None = None

@@ -1,11 +1,10 @@
-"""How many cores this process may really use: its affinity mask and its control group's quota, whichever is less.
+"""How many cores the control group of this process leaves it. Affinity masks are looked at natively, at each spin.
 
 Whoever spins asks; nothing here decides.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,12 +13,13 @@ CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 _MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 
-def available_cores() -> int:
-    """Whole cores that this process can use at once; at least 1. Reads files: ask once, not per message."""
-    cores = len(os.sched_getaffinity(0))
-    for quota in _quotas():
-        cores = min(cores, int(quota))
-    return max(cores, 1)
+def core_quota() -> int:
+    """Whole cores that the processes of our control group may use together, at least 1; 0 if there is no limit.
+
+    Reads files: ask once, not per message.
+    """
+    quota = min(_quotas(), default=None)
+    return 0 if quota is None else max(1, int(quota))
 
 
 def _quotas() -> Iterator[float]:

@@ -43,7 +43,8 @@ class Inbox:
         self._missing_since: float | None = None  # an oversized message's record is here, its bytes are not
 
     def poll(self, max_messages: int = 256) -> list[Message]:
-        """The next messages, at most so many; empty if there is none yet. Unpack each as (type, payload).
+        """The next messages, at most so many, about 64 KiB at once; empty if there is none yet. Unpack each as
+        (type, payload).
 
         The payload of a large oversized message is a read-only memoryview of shared memory, unmapped when the last
         view of it goes; others are bytes. While what comes next must come over the link, ``reader.blocked`` is True:

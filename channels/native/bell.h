@@ -14,7 +14,6 @@
 #define RINGCAST_BELL_H
 
 #include <errno.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -135,22 +134,6 @@ struct board_slot {
 };
 
 _Static_assert(sizeof(struct board_slot) == 4 * LINE_BYTES, "four lines a slot");
-
-static inline struct board_slot *board_slots(void *base);
-
-/* How many processes of the board do not sleep. */
-static inline unsigned board_busy(void *base)
-{
-    const struct board_header *header = base;
-    unsigned busy = 0;
-    for (uint32_t slot = 0; slot < header->slots; slot++) {
-        struct board_slot *at = &board_slots(base)[slot];
-        uint32_t pid = LOAD_RELAXED(&at->owner_pid);
-        if (pid && (LOAD_RELAXED(&at->bell) & BELL_STATE) != BELL_ARMED && (kill((pid_t)pid, 0) == 0 || errno != ESRCH))
-            busy++;
-    }
-    return busy;
-}
 
 static inline struct board_slot *board_slots(void *base)
 {

@@ -4,6 +4,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <sched.h>
 #include <structmember.h>
 
 #include "reader.h"
@@ -39,10 +40,11 @@ typedef struct {
     int64_t looked_ns; /* when wait() looked at descriptors last */
 
     /* Spinning: worth while if recent waits were short, and if it takes a core from nobody. */
-    unsigned cores;      /* that this process may use at once; 0: as its affinity says */
+    unsigned cores;      /* that its processes may use at once, by quota; 0: as many as there are */
     int64_t gap_ns;      /* how long waits last, a moving average */
-    bool crowded;        /* more busy processes on the board than cores */
-    int64_t crowded_ns;  /* when that was looked at */
+    unsigned usable;     /* cores of all processes of the board */
+    bool crowded;        /* more of those are busy */
+    int64_t cores_ns, crowded_ns; /* when these were looked at; 0: never */
     uint64_t waits, spins, spins_won, sleeps, tokens;
 } DoorbellObject;
 
@@ -128,6 +130,8 @@ void sources_take_waits(const sources *from);
 void sources_close(sources *from);
 void doorbell_own(DoorbellObject *self);
 bool doorbell_is_usable(DoorbellObject *self);
+/* How many processes of the board do not sleep. */
+unsigned board_busy(void *board);
 PyObject *doorbell_may_spin(DoorbellObject *self, PyObject *ignored);
 PyObject *doorbell_wait(DoorbellObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 

@@ -211,7 +211,8 @@ static PyMemberDef members[] = {
 
 static PyGetSetDef properties[] = {
     {"busy", (getter)get_busy, NULL,
-     PyDoc_STR("How many of the processes that wait on its bells are awake now."), NULL},
+     PyDoc_STR("How many of the processes that wait on its bells are awake; one that died counts until another one looks\n"
+               "whether it may spin."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

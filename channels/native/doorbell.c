@@ -173,7 +173,7 @@ static PyMethodDef methods[] = {
            "busy processes have a core each. The GIL is released; signal handlers run, and end the wait if\nthey raise."),
     METHOD("may_spin", doorbell_may_spin, METH_NOARGS,
            "may_spin() -> bool\n\nWhether polling for a moment takes a core from nobody: there are two or more, and one for "
-           "each of this board's\nbusy processes. Looked at anew every 10 ms."),
+           "each of this board's\nbusy processes. Counted anew every 10 ms."),
     METHOD("statistics", doorbell_statistics, METH_NOARGS, "statistics() -> DoorbellStatistics"),
     METHOD("fileno", doorbell_fileno, METH_NOARGS, "fileno() -> int\n\nOur duplicate of the eventfd, to watch; -1 after close."),
     METHOD("close", doorbell_close, METH_NOARGS, "close()\n\nClose the duplicate: rings go nowhere. Again is allowed."),
@@ -182,7 +182,7 @@ static PyMethodDef methods[] = {
 
 static PyMemberDef members[] = {
     {"cores", T_UINT, offsetof(DoorbellObject, cores), 0,
-     PyDoc_STR("Cores that this process may use at once, for the decision to spin; 0: what its affinity says.")},
+     PyDoc_STR("How many cores the busy processes may use together, if their group has a quota (core_quota()); else 0.")},
     {"slot", T_UINT, offsetof(DoorbellObject, slot), READONLY, PyDoc_STR("The owner's place on the board.")},
     {"sent", T_ULONGLONG, offsetof(DoorbellObject, bell.sent), READONLY, PyDoc_STR("System calls made by this object.")},
     {"suppressed", T_ULONGLONG, offsetof(DoorbellObject, bell.suppressed), READONLY,

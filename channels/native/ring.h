@@ -101,14 +101,24 @@ static inline uint64_t record_span(uint64_t payload_bytes)
 }
 
 /* Copy a payload. A reader that was detached may copy what the writer is overwriting; it drops the copy then. The
- * thread sanitizer is told so by word-wise atomics; otherwise it is memcpy. */
+ * thread sanitizer is told so by atomics; otherwise, and where nobody is detached (RING_PLAIN_COPY), it is memcpy. */
 static inline void ring_copy(void *to, const void *from, size_t size)
 {
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) && !defined(RING_PLAIN_COPY)
     for (size_t i = 0; i < size; i++)
         STORE_RELAXED((unsigned char *)to + i, LOAD_RELAXED((const unsigned char *)from + i));
 #else
     memcpy(to, from, size);
+#endif
+}
+
+/* A hint only: any address will do. */
+static inline void prefetch_to_write(const void *place)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)place)); /* the builtin gives it only to newer targets */
+#else
+    __builtin_prefetch(place, 1);
 #endif
 }
 

@@ -1,6 +1,10 @@
 /* The copying reads of RingReader. The protocol stands in reader.h: copy first, then consume, then deliver. */
 #include "binding.h"
 
+/* Of payload at once: the writer gets their space back while we go on, and what the caller drops is used for the next
+ * batch while it is still in the cache. Fresh pages for each would cost several times the copy. */
+#define BATCH_BYTES (64 * 1024)
+
 bool reader_may_read(RingReaderObject *self)
 {
     if (mapping_is_forked(&self->map))
@@ -35,10 +39,11 @@ static inline __attribute__((always_inline)) int read_batch(RingReaderObject *se
     struct ring_reader ring = self->ring; /* goes ahead */
     struct read_record record;
     enum read_result result = READ_NONE;
-    uint64_t head = ring.position, taken = 0;
+    uint64_t taken = 0, most = ring.stats.bytes + BATCH_BYTES;
     if (ring.detached || ring.closed)
         return 0;
-    for (; taken < limit && !ring.closed; taken++) {
+    uint64_t head = LOAD_ACQUIRE(&ring.header->head); /* once: to chase the writer would take its lines away from it */
+    for (; taken < limit && ring.position != head && !ring.closed && ring.stats.bytes < most; taken++) {
         result = reader_next(&ring, &head, &record);
         if (result != READ_RECORD)
             break;

@@ -137,8 +137,9 @@ static PyObject *get_writer_bell_slot(RingReaderObject *self, void *Py_UNUSED(cl
 static PyMethodDef methods[] = {
     METHOD("poll", ring_reader_poll, METH_FASTCALL | METH_KEYWORDS,
            "poll(max_records=256) -> list[Message]\n\nThe next records for this reader, copied out; their space is free "
-           "then. An OVERFLOW record ends the list\nand comes again until step(); CLOSE is the last one ever. Nothing "
-           "while detached. RingCorrupt after all good\nrecords were returned."),
+           "then. At most so many, and no more after 64 KiB.\nAn OVERFLOW record ends the list and comes again until "
+           "step(); CLOSE is the last one ever. Nothing while\ndetached. RingCorrupt after all good records were "
+           "returned."),
     METHOD("poll_payloads", ring_reader_poll_payloads, METH_FASTCALL | METH_KEYWORDS,
            "poll_payloads(max_records=256) -> list[bytes]\n\nThe same without the Message around each; ends before an "
            "OVERFLOW record, which poll() returns."),

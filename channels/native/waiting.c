@@ -1,10 +1,8 @@
 /* Doorbell.wait: the spin and the sleep of a process, and what may end them. The protocol stands in bell.h. */
-#define _GNU_SOURCE
 #include "binding.h"
 
 #include <math.h>
 #include <poll.h>
-#include <sched.h>
 #include <time.h>
 
 /* ---- what a process may sleep on ---- */
@@ -62,7 +60,8 @@ void sources_take_waits(const sources *from)
 #define NEVER INT64_MAX
 #define MAX_SECONDS 1e9
 #define LOOK_EVERY_NS 1000000 /* at the descriptors, while rings are ready all the time */
-#define COUNT_EVERY_NS 10000000 /* the busy processes, before a spin */
+#define COUNT_EVERY_NS 10000000  /* the busy processes, before a spin */
+#define CORES_EVERY_NS 250000000 /* that they may run on: this takes system calls */
 #define GAP_WEIGHT 8            /* a wait counts for so much of the moving average */
 
 static int64_t now_ns(void)
@@ -129,19 +128,50 @@ static PyObject *ready_fds(const struct pollfd *polled, Py_ssize_t count)
 
 /* ---- spin ---- */
 
-/* Do the board's busy processes, of whom we are one, fill the cores that we may use? A spin would then keep somebody
+unsigned board_busy(void *board)
+{
+    const struct board_header *header = board;
+    unsigned busy = 0;
+    for (uint32_t slot = 0; slot < header->slots; slot++) {
+        struct board_slot *at = &board_slots(board)[slot];
+        busy += LOAD_RELAXED(&at->owner_pid) && (LOAD_RELAXED(&at->bell) & BELL_STATE) != BELL_ARMED;
+    }
+    return busy;
+}
+
+/* How many cores the processes of the board may run on. Those that have died are crossed out. */
+static unsigned board_cores(void *board)
+{
+    const struct board_header *header = board;
+    cpu_set_t all, allowed;
+    CPU_ZERO(&all);
+    for (uint32_t slot = 0; slot < header->slots; slot++) {
+        uint32_t *owner = &board_slots(board)[slot].owner_pid, pid = LOAD_RELAXED(owner);
+        if (!pid)
+            continue;
+        if (sched_getaffinity((pid_t)pid, sizeof allowed, &allowed) == 0)
+            CPU_OR(&all, &all, &allowed);
+        else if (errno == ESRCH)
+            __atomic_compare_exchange_n(owner, &pid, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+    return (unsigned)CPU_COUNT(&all);
+}
+
+/* Do the board's busy processes, of whom we are one, fill the cores that they may use? A spin would then keep somebody
  * from working, perhaps the very one that it waits for. */
 static bool is_crowded(DoorbellObject *self, int64_t now)
 {
-    if (self->crowded_ns && now - self->crowded_ns < COUNT_EVERY_NS)
-        return self->crowded;
-    cpu_set_t allowed;
-    unsigned cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (unsigned)CPU_COUNT(&allowed) : 1;
-    if (self->cores && self->cores < cores)
-        cores = self->cores;
     void *board = ((BoardObject *)self->board)->map.base;
-    self->crowded = cores < 2 || board_busy(board) > cores;
-    self->crowded_ns = now;
+    if (!self->cores_ns || now - self->cores_ns >= CORES_EVERY_NS) {
+        unsigned cores = board_cores(board);
+        self->usable = self->cores && self->cores < cores ? self->cores : cores;
+        self->cores_ns = now;
+        self->crowded_ns = 0;
+    }
+    if (!self->crowded_ns || now - self->crowded_ns >= COUNT_EVERY_NS) {
+        self->crowded = self->usable < 2 || board_busy(board) > self->usable;
+        self->crowded_ns = now;
+    }
     return self->crowded;
 }
 

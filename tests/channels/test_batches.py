@@ -64,6 +64,17 @@ def test_equal_records_go_out_of_one_buffer_and_into_one(ring, size):
     assert out == data
 
 
+def test_poll_ends_after_64_kib_so_that_the_writer_gets_space_early(ring):
+    r = ring(1 << 20)
+    assert r.writer.send_many([bytes(10_000)] * 20, 1) == 20
+    assert len(r.readers[0].poll()) == 7
+    assert r.writer.lag(0) == 13 * 10_048
+    assert len(r.readers[0].poll_payloads()) == 7 and len(r.readers[0].poll(3)) == 3
+    assert r.writer.try_send(bytes(1 << 17), 1)
+    assert len(r.readers[0].poll()) == 4  # one larger than that comes, too
+    assert r.readers[0].poll() == []
+
+
 def test_equal_records_need_a_whole_number_of_them(ring):
     r = ring()
     with pytest.raises(ValueError, match="10 bytes are no whole number of records of 3"):

@@ -77,7 +77,7 @@ def test_three_sleeping_readers_keep_up_with_a_writer_that_runs_full_all_the_tim
     r.writer.flush()
     assert [peer.line() for peer in peers] == [f"{count} {digest.hexdigest()}"] * 3
     assert [peer.end() for peer in peers] == [0, 0, 0]
-    assert r.writer.statistics().full_waits > 100
+    assert r.writer.statistics().full_waits > 0
 
 
 def test_everything_that_a_killed_writer_committed_arrives_and_then_the_stream_ends(bells):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from ringcast.channels import Board, Doorbell, available_cores, cores
+from ringcast.channels import Board, Doorbell, core_quota, cores
 
 
 def spins(bell, spin_s, timeout_s=0.0005):
@@ -65,49 +65,81 @@ def test_won_spin_makes_no_sleep(roomy, ring):
     assert (figures.spins, figures.spins_won, figures.sleeps) == (1, 1, 0)
 
 
-def test_no_spin_where_one_core_is_all_there_is(roomy):
-    roomy.cores = 1
+def test_no_spin_where_the_quota_leaves_one_core(roomy):
+    roomy.cores = 1  # before its first spin
     assert not roomy.may_spin() and not spins(roomy, 1e-3)
 
 
-def test_no_spin_while_the_busy_processes_of_the_board_fill_the_cores(roomy, bells):
+@pytest.fixture
+def neighbours(bells):
+    """Starts processes with bells of their own on the board, from slot 1 on; each says "busy"."""
+    started = []
+
+    def start(count):
+        for _ in range(count):
+            slot = len(started) + 1
+            assert bells[slot]
+            fds = [bells.segment.fd, bells.eventfds[slot]]
+            command = [sys.executable, "-c", NEIGHBOUR, *map(str, fds), str(slot)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            started.append(subprocess.Popen(command, pass_fds=fds, text=True, **pipes))
+            assert started[-1].stdout.readline() == "busy\n"
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+NEIGHBOUR = """
+import sys
+from ringcast.channels import Board, Doorbell
+bell = Doorbell(Board(int(sys.argv[1])), int(sys.argv[3]), int(sys.argv[2]))
+bell.wait([], [], [], 0, 0.0)
+print("busy", flush=True)
+sys.stdin.readline()
+bell.arm([])
+print("asleep", flush=True)
+sys.stdin.readline()
+"""
+COUNTED_ANEW_S = 0.3  # it counts the busy every 10 ms, and looks who lives and where every 250 ms
+
+
+def test_no_spin_while_the_busy_processes_of_the_board_fill_the_cores(roomy, bells, neighbours):
     assert roomy.may_spin()
     assert bells.board.busy == 1
-    code = (
-        "import sys, time\n"
-        "from ringcast.channels import Board, Doorbell\n"
-        "bell = Doorbell(Board(int(sys.argv[1])), int(sys.argv[3]), int(sys.argv[2]))\n"
-        "bell.wait([], [], [], 0, 0.0); print('busy', flush=True)\n"
-        "sys.stdin.readline()\n"
-        "bell.arm([]); print('asleep', flush=True)\n"
-        "sys.stdin.readline()\n"
-    )
-    others = []
-    for slot in range(1, len(os.sched_getaffinity(0)) + 1):
-        assert bells[slot]
-        fds = [bells.segment.fd, bells.eventfds[slot]]
-        command = [sys.executable, "-c", code, *map(str, fds), str(slot)]
-        others.append(subprocess.Popen(command, pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    others = neighbours(len(os.sched_getaffinity(0)))
+    time.sleep(COUNTED_ANEW_S)
+    assert bells.board.busy == len(others) + 1
+    assert not roomy.may_spin() and not spins(roomy, 1e-3)
+    for other in others[1:]:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    others[0].stdin.write("\n")
+    others[0].stdin.flush()
+    assert others[0].stdout.readline() == "asleep\n"
+    time.sleep(COUNTED_ANEW_S)
+    assert roomy.may_spin()
+    assert bells.board.busy == 1  # one sleeps, the others are dead
+
+
+def test_pinned_processes_spin_if_each_has_a_core_of_its_own(roomy, neighbours):
+    mask = os.sched_getaffinity(0)
+    own, other = sorted(mask)[:2]
+    (neighbour,) = neighbours(1)
     try:
-        assert [other.stdout.readline() for other in others] == ["busy\n"] * len(others)
-        time.sleep(0.02)  # it counts every 10 ms
-        assert bells.board.busy == len(others) + 1
-        assert not roomy.may_spin() and not spins(roomy, 1e-3)
-        for other in others[1:]:
-            other.send_signal(signal.SIGKILL)
-            other.wait()
-        others[0].stdin.write("\n")
-        others[0].stdin.flush()
-        assert others[0].stdout.readline() == "asleep\n"
-        time.sleep(0.02)
-        assert bells.board.busy == 1  # one sleeps, the others are dead
+        os.sched_setaffinity(0, {own})
+        os.sched_setaffinity(neighbour.pid, {other})
+        time.sleep(COUNTED_ANEW_S)
         assert roomy.may_spin()
+        os.sched_setaffinity(neighbour.pid, {own})
+        time.sleep(COUNTED_ANEW_S)
+        assert not roomy.may_spin()
     finally:
-        for other in others:
-            other.kill()
-            other.wait()
-            other.stdin.close()
-            other.stdout.close()
+        os.sched_setaffinity(0, mask)
 
 
 def test_board_counts_a_process_until_it_lets_go_of_its_bell(bells):
@@ -137,11 +169,6 @@ def test_statistics_of_a_bell_tell_rings_from_sleeps(bells):
     assert (figures.sent, figures.suppressed, figures.tokens, figures.waits) == (0, 0, 1, 0)
 
 
-def test_cores_are_those_of_the_affinity_mask(tmp_path, monkeypatch):
-    monkeypatch.setattr(cores, "CGROUP_ROOT", tmp_path)
-    assert available_cores() == len(os.sched_getaffinity(0))
-
-
 @pytest.mark.parametrize(
     ("membership", "files", "expected"),
     [
@@ -149,8 +176,8 @@ def test_cores_are_those_of_the_affinity_mask(tmp_path, monkeypatch):
         ("0::/a/b\n", {"a/b/cpu.max": "300000 100000\n"}, 3),
         ("0::/docker/xyz\n", {"cpu.max": "200000 100000\n"}, 2),
         ("0::/\n", {"cpu.max": "20000 100000\n"}, 1),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, 64),
-        ("0::/\n", {"cpu.max": "nonsense"}, 64),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 0),
+        ("0::/\n", {"cpu.max": "nonsense"}, 0),
         (
             "4:memory:/x\n3:cpu,cpuacct:/x\n",
             {"cpu,cpuacct/x/cpu.cfs_quota_us": "250000\n", "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n"},
@@ -159,9 +186,9 @@ def test_cores_are_those_of_the_affinity_mask(tmp_path, monkeypatch):
         (
             "3:cpu,cpuacct:/x\n",
             {"cpu,cpuacct/x/cpu.cfs_quota_us": "-1\n", "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n"},
-            64,
+            0,
         ),
-        ("", {}, 64),
+        ("", {}, 0),
     ],
 )
 def test_quota_of_the_control_group_limits_the_cores(tmp_path, monkeypatch, membership, files, expected):
@@ -171,5 +198,4 @@ def test_quota_of_the_control_group_limits_the_cores(tmp_path, monkeypatch, memb
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(cores, "CGROUP_ROOT", tmp_path)
     monkeypatch.setattr(cores, "_MEMBERSHIP", tmp_path / "membership")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
-    assert available_cores() == expected
+    assert core_quota() == expected
