@@ -15,6 +15,7 @@ from typing import Any
 from ringcast.scheduler.messages import EngineInfo, SchedulerStatistics
 
 from .builtin_models import Progress
+from .detokenizer import TextDecoder
 from .engine_args import EngineArgs
 from .engine_client import EngineClient, Health, RingFigures
 from .errors import EngineError, EngineNotReady
@@ -57,7 +58,7 @@ class AsyncLLM:
         """With an engine of one's own, not started yet: for tests, and for engines elsewhere."""
 
         async def parts() -> Parts:
-            return Parts(engine, lambda: tokenizer)
+            return Parts(engine, lambda: tokenizer, args.admission_limits())
 
         llm = cls(args)
         llm._find_parts = parts
@@ -125,10 +126,18 @@ class AsyncLLM:
         return await self._running().engine.wait_dead()
 
     async def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt | EncodedPrompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """Results of one prompt as they come, by ``sampling_params.output_kind``. Leaving aborts the request."""
-        async with await self.add_request(prompt, sampling_params, request_id) as stream:
+        """Results of one prompt as they come, by ``sampling_params.output_kind``. Leaving aborts the request.
+
+        ``priority``: the lowest goes first; refused unless the engine's ``scheduling_policy`` is "priority".
+        """
+        async with await self.add_request(prompt, sampling_params, request_id, priority=priority) as stream:
             async for output in stream:
                 yield output
 
@@ -137,10 +146,12 @@ class AsyncLLM:
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """Like `generate`, for a chat: the model's template makes the prompt."""
         prompt = await self.encode_chat(messages)
-        async with await self.add_request(prompt, sampling_params, request_id) as stream:
+        async with await self.add_request(prompt, sampling_params, request_id, priority=priority) as stream:
             async for output in stream:
                 yield output
 
@@ -149,17 +160,19 @@ class AsyncLLM:
         prompt: Prompt | EncodedPrompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        priority: int = 0,
     ) -> RequestStream:
         """Admit a request; its stream of results. Errors of admission come from here, not from the stream."""
         encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
         ready = await self._started()
         params = sampling_params or ready.input.default_params()
         info = ready.engine.info()
-        ready.input.check(encoded, params, info)
+        encoded = ready.input.check(encoded, params, info, priority)
         serial = next(self._serial)
         request_id = f"request-{serial}" if request_id is None else request_id
         engine_ids = tuple(f"{request_id}#{serial}.{index}" for index in range(params.n))
-        requests = ready.input.requests(encoded, params, info, engine_ids)
+        requests = ready.input.requests(encoded, params, info, engine_ids, priority)
         seeds = [request.sampling.seed for request in requests]
         state = RequestState(request_id, encoded, params, seeds, ready.decoder)
         ready.table.enter(state, engine_ids)
@@ -170,16 +183,17 @@ class AsyncLLM:
             raise
         return RequestStream(state, ready.table.release)
 
-    async def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """Tokenise, off the event loop."""
+    async def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> EncodedPrompt:
+        """Tokenise, off the event loop. ``add_special_tokens``: a text gets those that the model puts around it."""
         ready = await self._started()
-        return await asyncio.to_thread(ready.input.encode, prompt)
+        return await asyncio.to_thread(ready.input.encode, prompt, add_special_tokens=add_special_tokens)
 
     async def encode_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
         """Render and tokenise a chat, off the event loop."""
@@ -188,13 +202,14 @@ class AsyncLLM:
             ready.input.encode_chat,
             messages,
             add_generation_prompt=add_generation_prompt,
+            add_special_tokens=add_special_tokens,
             variables=variables,
         )
 
-    def check(self, prompt: EncodedPrompt, params: SamplingParams) -> None:
-        """Refuse what `add_request` would refuse, without adding it."""
+    def check(self, prompt: EncodedPrompt, params: SamplingParams, priority: int = 0) -> EncodedPrompt:
+        """Refuse what `add_request` would refuse, without adding it. The prompt as it would run: truncated."""
         ready = self._running()
-        ready.input.check(prompt, params, ready.engine.info())
+        return ready.input.check(prompt, params, ready.engine.info(), priority)
 
     async def abort(self, request_id: str) -> None:
         """Abort a running request by its id: its stream ends with an error. Unknown ids are fine."""
@@ -211,6 +226,11 @@ class AsyncLLM:
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer. `EngineNotReady` before the start."""
         return self._running().tokenizer
+
+    @property
+    def decoder(self) -> TextDecoder:
+        """What turns the model's tokens into bytes and text. `EngineNotReady` before the start."""
+        return self._running().decoder
 
     def info(self) -> EngineInfo:
         """The engine's limits. `EngineNotReady` while it takes no requests."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Detokenizer(Protocol):
@@ -33,17 +35,51 @@ class TextDecoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._special_ids = frozenset(
-            token_id for token_id, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special
-        )
-        self._table = _byte_table(tokenizer) if _is_byte_level(tokenizer) else None
+        added = tokenizer.backend.get_added_tokens_decoder()
+        self._added = {token_id: token.content for token_id, token in added.items()}
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        kinds = _decoder_kinds(tokenizer)
+        self._table = _byte_table(tokenizer) if kinds == ["ByteLevel"] else None
+        self._has_byte_tokens = "ByteFallback" in kinds
+        self._bytes_of: dict[int, bytes] = {}  # of tokens that were asked for
 
-    def start(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """A detokenizer at the beginning of an answer."""
+    def start(self, *, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True) -> Detokenizer:
+        """A detokenizer at the beginning of an answer.
+
+        Some decoders put spaces before special tokens; without ``spaces_between_special_tokens`` one that follows
+        another has none.
+        """
         skipped = self._special_ids if skip_special_tokens else frozenset()
         if self._table is not None:
             return _ByteDetokenizer(self._table, skipped)
-        return _WindowDetokenizer(self._tokenizer, skipped)
+        joined = {} if skip_special_tokens or spaces_between_special_tokens else self._added
+        return _WindowDetokenizer(self._tokenizer, skipped, joined)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that one token stands for in the middle of a text; none if the tokenizer does not know it."""
+        if self._table is not None:
+            return self._table[token_id] if token_id < len(self._table) else b""
+        found = self._bytes_of.get(token_id)
+        if found is None:
+            found = self._bytes_of[token_id] = self._bytes_in_context(token_id)
+        return found
+
+    def token_text(self, token_id: int) -> str:
+        """`token_bytes` as text; what is no text is U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _bytes_in_context(self, token_id: int) -> bytes:
+        token = self._tokenizer.backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        if self._has_byte_tokens and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(match[1], 16)])
+        # At the beginning of a text a decoder may strip a space, so the token is decoded behind another one.
+        before = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        twice = self._tokenizer.decode([token_id, token_id], skip_special_tokens=False)
+        return twice[len(before) :].encode()
 
 
 class _ByteDetokenizer:
@@ -73,17 +109,21 @@ class _WindowDetokenizer:
     completed: hold.
     """
 
-    __slots__ = ("_ids", "_read", "_skipped", "_tokenizer")
+    __slots__ = ("_ids", "_joined", "_read", "_skipped", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], joined: dict[int, str]) -> None:
         self._tokenizer = tokenizer
         self._skipped = skipped
+        self._joined = joined  # tokens that follow each other as they are written, without what a decoder adds
         self._ids: list[int] = []
         self._read = 0  # ids before it are out
 
     def push(self, token_id: int) -> str:
         if token_id in self._skipped:
             return ""
+        if token_id in self._joined and self._ids and self._ids[-1] in self._joined:
+            self._ids, self._read = [token_id], 1
+            return self._joined[token_id]
         self._ids.append(token_id)
         text = self._new_text()
         if not text or text.endswith(REPLACEMENT):
@@ -111,13 +151,12 @@ class _WindowDetokenizer:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def _is_byte_level(tokenizer: Tokenizer) -> bool:
-    """True if the decoder is ByteLevel alone, so that a token's bytes do not depend on its neighbours."""
+def _decoder_kinds(tokenizer: Tokenizer) -> list[str]:
+    """The steps of its decoder. With ByteLevel alone a token's bytes do not depend on its neighbours."""
     if tokenizer.backend.decoder is None:
-        return False
+        return []
     decoder = json.loads(tokenizer.backend.decoder.__getstate__())
-    kinds = [item.get("type") for item in decoder.get("decoders", [])] or [decoder.get("type")]
-    return kinds == ["ByteLevel"]
+    return [item.get("type") for item in decoder.get("decoders", [])] or [decoder.get("type")]
 
 
 def _byte_table(tokenizer: Tokenizer) -> list[bytes]:

@@ -11,6 +11,9 @@ from pathlib import Path
 from ringcast.gpu.worker_config import WorkerConfig
 from ringcast.scheduler.config import SchedulerConfig
 
+from .input_processor import AdmissionLimits
+from .parameter_checks import MAX_TOKEN_ID, integer
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineArgs:
@@ -19,6 +22,9 @@ class EngineArgs:
     ``max_model_len`` bounds prompt plus answer, in tokens (None: the model's own limit). ``num_kv_blocks``
     fixes the number of KV blocks; None takes what ``kv_cache_memory_bytes`` holds (None: a
     quarter of the free memory, at most 4 GiB). ``num_threads`` are the worker's (None: one per CPU).
+    ``enable_prefix_caching``: requests that begin alike share KV blocks. ``scheduling_policy`` "fcfs" takes requests in
+    the order of their arrival, "priority" those of the lowest ``priority`` first. ``max_logprobs`` bounds what requests
+    may ask for as ``logprobs`` and ``prompt_logprobs`` (-1: no bound).
     """
 
     model: str = "smollm2"
@@ -30,6 +36,16 @@ class EngineArgs:
     num_kv_blocks: int | None = None
     kv_cache_memory_bytes: int | None = None
     num_threads: int | None = None
+    enable_prefix_caching: bool = True
+    scheduling_policy: str = "fcfs"
+    max_logprobs: int = 20
+
+    def __post_init__(self) -> None:
+        integer("max_logprobs", self.max_logprobs, -1, MAX_TOKEN_ID)
+
+    def admission_limits(self) -> AdmissionLimits:
+        """The front end's share."""
+        return AdmissionLimits(self.max_logprobs, has_priorities=self.scheduling_policy == "priority")
 
     def scheduler_config(self) -> SchedulerConfig:
         """The scheduler's share. Its `ConfigError` (a ValueError) names field, value and remedy."""
@@ -39,6 +55,8 @@ class EngineArgs:
             max_model_len=self.max_model_len,
             block_size=self.block_size,
             num_blocks=self.num_kv_blocks,
+            policy=self.scheduling_policy,
+            enable_prefix_caching=self.enable_prefix_caching,
         )
 
     def worker_config(self, model_path: Path) -> WorkerConfig:

@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from dataclasses import dataclass, replace
+from typing import Any, NotRequired, TypedDict
 
 from ringcast.scheduler.messages import AddRequest, EngineInfo, SamplingRule, StopRule
 
 from .errors import InvalidRequest
+from .parameter_checks import below, integer
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
 
 
 class TextPrompt(TypedDict):
-    """A prompt given as text."""
+    """A prompt given as text. Only prompts of the same ``cache_salt`` share cached KV blocks."""
 
     prompt: str
+    cache_salt: NotRequired[str]
 
 
 class TokensPrompt(TypedDict):
-    """A prompt given as token ids."""
+    """A prompt given as token ids. ``cache_salt`` as in `TextPrompt`."""
 
     prompt_token_ids: list[int]
+    cache_salt: NotRequired[str]
 
 
 Prompt = str | Sequence[int] | TextPrompt | TokensPrompt | Mapping[str, Any]
@@ -35,6 +38,7 @@ Message = Mapping[str, Any]
 
 _DRAWN_SEED_BITS = 52  # a drawn seed survives JSON in any language
 _SEED_RANGE = 1 << 64
+_MAX_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +48,59 @@ class EncodedPrompt:
     text: str | None
     token_ids: list[int]
     param: str = "prompt"
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """What the user who started the engine lets requests ask for; the model's own limits are `EngineInfo`'s."""
+
+    max_logprobs: int = 20  # -1: as many as the vocabulary has
+    has_priorities: bool = False  # the scheduler looks at them
 
 
 class InputProcessor:
     """Stateless beside its tokenizer; safe to call from any thread."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, limits: AdmissionLimits | None = None) -> None:
         self._tokenizer = tokenizer
+        self._limits = limits or AdmissionLimits()
 
-    def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """A text, a list of token ids, or a mapping with ``prompt`` or ``prompt_token_ids``."""
+    def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> EncodedPrompt:
+        """A text, a list of token ids, or a mapping with ``prompt`` or ``prompt_token_ids``, and ``cache_salt``.
+
+        ``add_special_tokens``: a text gets those that the model puts around plain text.
+        """
+        salt = None
         if isinstance(prompt, Mapping):
-            prompt = _from_mapping(prompt)
+            prompt, salt = _from_mapping(prompt)
         if isinstance(prompt, str):
-            token_ids = self._tokenizer.encode(prompt) if prompt else []
-            return EncodedPrompt(prompt, _not_empty(token_ids))
-        return EncodedPrompt(None, _not_empty(_checked_ids(prompt)))
+            token_ids = self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens) if prompt else []
+            return EncodedPrompt(prompt, _not_empty(token_ids), cache_salt=salt)
+        return EncodedPrompt(None, _not_empty(_checked_ids(prompt)), cache_salt=salt)
 
     def encode_chat(
         self,
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
-        """Messages through the model's chat template."""
+        """Messages through the model's chat template, which writes the special tokens itself."""
         text = self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, variables=variables)
-        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+        token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return EncodedPrompt(text, _not_empty(token_ids, "messages"), "messages")
 
     def default_params(self) -> SamplingParams:
         """For callers that give none: the model's own defaults, else the neutral ones."""
         return SamplingParams(**self._tokenizer.generation.sampling_defaults())  # type: ignore[arg-type]
 
-    def check(self, prompt: EncodedPrompt, params: SamplingParams, info: EngineInfo) -> None:
-        """Refuse what the engine could not run. `InvalidRequest` names field, value and limit."""
+    def check(
+        self, prompt: EncodedPrompt, params: SamplingParams, info: EngineInfo, priority: int = 0
+    ) -> EncodedPrompt:
+        """The prompt as it will run: truncated if it is to be. `InvalidRequest` names field, value and limit."""
+        prompt = _truncated(prompt, params, info.max_model_len)
         length, limit = len(prompt.token_ids), info.max_model_len
         if length >= limit:
             raise InvalidRequest(
@@ -86,60 +108,152 @@ class InputProcessor:
                 f"left for the answer: shorten it to {limit - 1} or less",
                 prompt.param,
             )
-        largest = max(prompt.token_ids)
-        if largest >= info.vocab_size:
+        if params.min_tokens > limit - length:
             raise InvalidRequest(
-                f"{prompt.param} holds the token id {largest}: ids must be below {info.vocab_size}",
-                prompt.param,
+                f"min_tokens is {params.min_tokens} and the {prompt.param} has {length} tokens, but the context holds "
+                f"{limit}: ask for {limit - length} or less",
+                "min_tokens",
             )
-        for token_id in params.stop_token_ids or ():
-            if token_id >= info.vocab_size:
-                raise InvalidRequest(
-                    f"stop_token_ids holds {token_id}: ids must be below {info.vocab_size}", "stop_token_ids"
-                )
+        below(prompt.param, prompt.token_ids, info.vocab_size)
+        below("stop_token_ids", params.stop_token_ids or (), info.vocab_size)
+        below("allowed_token_ids", params.allowed_token_ids or (), info.vocab_size)
+        below("logit_bias", tuple(params.logit_bias or ()), info.vocab_size)
+        self._check_logprobs("logprobs", params.logprobs)
+        self._check_logprobs("prompt_logprobs", params.prompt_logprobs)
+        self._check_something_is_left(params, info)
+        integer("priority", priority, -_MAX_PRIORITY, _MAX_PRIORITY)
+        if priority and not self._limits.has_priorities:
+            raise InvalidRequest(
+                f"priority is {priority}, but this engine takes requests in the order of their arrival: leave it out, "
+                "or start the engine with scheduling_policy='priority'",
+                "priority",
+            )
+        return prompt
 
     def requests(
-        self, prompt: EncodedPrompt, params: SamplingParams, info: EngineInfo, ids: Sequence[str]
+        self,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        info: EngineInfo,
+        ids: Sequence[str],
+        priority: int = 0,
     ) -> list[AddRequest]:
-        """One engine request per answer, under these ids. Draws the seed if the user gave none.
+        """One engine request per answer, under these ids, of what `check` let pass. Draws the seed if none was given.
 
-        ``max_tokens`` is cut to what the context has left, so an answer at its end finishes with "length".
+        ``max_tokens`` is cut to what the context has left, so an answer at its end finishes with "length". The first
+        answer alone asks for the prompt's log-probabilities.
         """
         seed = secrets.randbits(_DRAWN_SEED_BITS) if params.seed is None else params.seed
         left = info.max_model_len - len(prompt.token_ids)
-        eos = [] if params.ignore_eos else [i for i in self._tokenizer.eos_token_ids if i < info.vocab_size]
         stop = StopRule(
             max_tokens=left if params.max_tokens is None else min(params.max_tokens, left),
-            eos_token_ids=eos,
+            eos_token_ids=self._eos_token_ids(params, info),
             stop_token_ids=list(params.stop_token_ids or ()),
+            min_tokens=params.min_tokens,
         )
+        rule = SamplingRule(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            min_p=params.min_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            logit_bias=list(params.logit_bias.items()) if params.logit_bias else None,
+            allowed_token_ids=list(params.allowed_token_ids) if params.allowed_token_ids else None,
+            bad_words=self._bad_word_ids(params, info.vocab_size) or None,
+            logprobs=_count(params.logprobs, info.vocab_size),
+        )
+        prompt_logprobs = _count(params.prompt_logprobs, info.vocab_size)
         return [
             AddRequest(
                 request_id=request_id,
                 client=info.client,
                 prompt_token_ids=prompt.token_ids,
-                sampling=_sampling_rule(params, answer_seed(seed, index)),
+                sampling=replace(
+                    rule, seed=answer_seed(seed, index), prompt_logprobs=None if index else prompt_logprobs
+                ),
                 stop=stop,
                 output_token_ids=[],
+                priority=priority,
+                cache_salt=prompt.cache_salt,
             )
             for index, request_id in enumerate(ids)
         ]
 
+    def _eos_token_ids(self, params: SamplingParams, info: EngineInfo) -> list[int]:
+        return [] if params.ignore_eos else [i for i in self._tokenizer.eos_token_ids if i < info.vocab_size]
 
-def _from_mapping(prompt: Mapping[str, Any]) -> Any:
+    def _check_logprobs(self, name: str, count: int | None) -> None:
+        most = self._limits.max_logprobs
+        if count is not None and most >= 0 and not 0 <= count <= most:
+            raise InvalidRequest(
+                f"{name} is {count}: this engine tells 0 to {most}; start it with a larger max_logprobs for more", name
+            )
+
+    def _check_something_is_left(self, params: SamplingParams, info: EngineInfo) -> None:
+        """The rules together must not forbid every token: the engine could draw nothing and had to end the request."""
+        if not params.allowed_token_ids and not params.bad_words and not params.min_tokens:
+            return
+        forbidden = {sequence[-1] for sequence in self._bad_word_ids(params, info.vocab_size)}
+        if params.min_tokens:
+            forbidden.update(self._eos_token_ids(params, info), params.stop_token_ids or ())
+        candidates = params.allowed_token_ids or range(info.vocab_size)
+        if len(forbidden) >= len(candidates) and forbidden.issuperset(candidates):
+            name = "allowed_token_ids" if params.allowed_token_ids else "bad_words"
+            raise InvalidRequest(
+                f"{name}: bad_words, and min_tokens with its end tokens, forbid every token that could be drawn; "
+                "allow one that they do not",
+                name,
+            )
+
+    def _bad_word_ids(self, params: SamplingParams, vocab_size: int) -> list[list[int]]:
+        """Every way in which a bad word begins a text or follows a space."""
+        sequences: dict[tuple[int, ...], None] = {}
+        for word in params.bad_words or ():
+            for text in (word.lstrip(), " " + word.lstrip()):
+                token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+                if token_ids and max(token_ids) < vocab_size:
+                    sequences[tuple(token_ids)] = None
+        return [list(sequence) for sequence in sequences]
+
+
+def _truncated(prompt: EncodedPrompt, params: SamplingParams, max_model_len: int) -> EncodedPrompt:
+    """The last tokens of a prompt that is longer than ``truncate_prompt_tokens``."""
+    most = params.truncate_prompt_tokens
+    if most == -1:
+        most = max(1, max_model_len - (params.max_tokens or 1))
+    if most is None or len(prompt.token_ids) <= most:
+        return prompt
+    return replace(prompt, token_ids=prompt.token_ids[-most:])
+
+
+def _count(logprobs: int | None, vocab_size: int) -> int | None:
+    """How many likeliest tokens are asked for; -1 is the whole vocabulary."""
+    return logprobs if logprobs is None else vocab_size if logprobs < 0 else min(logprobs, vocab_size)
+
+
+def _from_mapping(prompt: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """The prompt, and the salt of its cached blocks."""
     given = [value for key in ("prompt", "prompt_token_ids") if (value := prompt.get(key)) is not None]
-    if len(given) != 1 or set(prompt) - {"prompt", "prompt_token_ids"}:
-        raise InvalidRequest(f"prompt has the keys {sorted(prompt)}: give either prompt or prompt_token_ids", "prompt")
-    return given[0]
+    if len(given) != 1 or set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"}:
+        raise InvalidRequest(
+            f"prompt has the keys {sorted(prompt)}: give either prompt or prompt_token_ids, and cache_salt if need be",
+            "prompt",
+        )
+    return given[0], checked_salt(prompt.get("cache_salt"))
+
+
+def checked_salt(salt: object) -> str | None:
+    """None, or a text that is not empty."""
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise InvalidRequest(f"cache_salt is {salt!r}: it must be a text of at least one character", "cache_salt")
+    return salt
 
 
 def answer_seed(seed: int, index: int) -> int:
     """The seed of answer ``index``: ``seed + index``, wrapped into 64 signed bits."""
     return (seed + index + _SEED_RANGE // 2) % _SEED_RANGE - _SEED_RANGE // 2
-
-
-def _sampling_rule(params: SamplingParams, seed: int) -> SamplingRule:
-    return SamplingRule(temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=seed)
 
 
 def _not_empty(token_ids: list[int], param: str = "prompt") -> list[int]:

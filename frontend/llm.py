@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from ringcast.scheduler.messages import SchedulerStatistics
 
@@ -28,6 +28,7 @@ from .request_stream import RequestStream
 from .sampling_params import RequestOutputKind, SamplingParams
 from .tokenizer import Tokenizer
 
+T = TypeVar("T")
 Params = SamplingParams | Sequence[SamplingParams] | None
 Encoder = Callable[[], Awaitable[EncodedPrompt]]
 
@@ -51,6 +52,9 @@ class LLM:
         num_kv_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
         num_threads: int | None = None,
+        enable_prefix_caching: bool = True,
+        scheduling_policy: str = "fcfs",
+        max_logprobs: int = 20,
     ) -> None:
         """The arguments are those of `EngineArgs`; errors are those of `AsyncLLM.start`."""
         args = EngineArgs(
@@ -63,6 +67,9 @@ class LLM:
             num_kv_blocks=num_kv_blocks,
             kv_cache_memory_bytes=kv_cache_memory_bytes,
             num_threads=num_threads,
+            enable_prefix_caching=enable_prefix_caching,
+            scheduling_policy=scheduling_policy,
+            max_logprobs=max_logprobs,
         )
         with download_progress() as progress:
             self._open(AsyncLLM(args, progress=progress))
@@ -109,17 +116,21 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
+        add_special_tokens: bool = True,
     ) -> list[RequestOutput]:
         """Results in the order of the prompts; all run at the same time.
 
-        A prompt is a text, a list of token ids, or a mapping with ``prompt`` or ``prompt_token_ids``; a
-        list holds several (an empty one gives an empty result). ``sampling_params`` are for all, or one per
-        prompt; None takes the model's defaults. ``use_tqdm`` shows a bar where stderr is a terminal. The
-        first error aborts the rest: `InvalidRequest` before anything runs, `EngineError` later.
-        KeyboardInterrupt aborts all.
+        A prompt is a text, a list of token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` (and
+        ``cache_salt``); a list holds several (an empty one gives an empty result). ``sampling_params`` are for all, or
+        one per prompt; None takes the model's defaults; ``priority`` likewise (lower goes first; needs the engine's
+        ``scheduling_policy="priority"``). ``use_tqdm`` shows a bar where stderr is a terminal. Texts get the model's
+        special tokens, unless ``add_special_tokens`` is False. The first error aborts the rest: `InvalidRequest`
+        before anything runs, `EngineError` later. KeyboardInterrupt aborts all.
         """
         batch: list[Prompt] = [prompts] if _is_single_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
-        return self._run([partial(self._llm.encode, prompt) for prompt in batch], sampling_params, use_tqdm)
+        encoders = [partial(self._llm.encode, prompt, add_special_tokens=add_special_tokens) for prompt in batch]
+        return self._run(encoders, sampling_params, priority, use_tqdm)
 
     def chat(
         self,
@@ -127,6 +138,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
@@ -142,7 +154,7 @@ class LLM:
             )
             for chat in batch
         ]
-        return self._run(encoders, sampling_params, use_tqdm)
+        return self._run(encoders, sampling_params, priority, use_tqdm)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -164,32 +176,42 @@ class LLM:
         """What went over the rings of all processes."""
         return self._thread.run(self._llm.ring_figures())
 
-    def _run(self, encoders: Sequence[Encoder], params: Params, show: bool) -> list[RequestOutput]:
-        if params is None or isinstance(params, SamplingParams):
-            each = [params or self._llm.default_sampling_params()] * len(encoders)
-        else:
-            each = list(params)
-        if len(each) != len(encoders):
-            raise InvalidRequest(
-                f"sampling_params has {len(each)} entries for {len(encoders)} prompts: give one, or one per prompt",
-                "sampling_params",
-            )
+    def _run(
+        self, encoders: Sequence[Encoder], params: Params, priority: int | Sequence[int] | None, show: bool
+    ) -> list[RequestOutput]:
+        if params is None:
+            params = self._llm.default_sampling_params()
+        each = _one_each("sampling_params", params, SamplingParams, len(encoders))
         each = [replace(item, output_kind=RequestOutputKind.FINAL_ONLY) for item in each]
+        priorities = _one_each("priority", priority or 0, int, len(encoders))
         with request_progress(len(encoders), show) as advance:
-            return self._thread.run(_run_batch(self._llm, encoders, each, advance))
+            return self._thread.run(_run_batch(self._llm, encoders, each, priorities, advance))
+
+
+def _one_each(name: str, value: T | Sequence[T], kind: type[T], count: int) -> list[T]:
+    """``value`` for each of ``count`` prompts, or a list of as many."""
+    items = [value] * count if isinstance(value, kind) else list(value)  # type: ignore[call-overload]
+    if len(items) != count:
+        raise InvalidRequest(f"{name} has {len(items)} entries for {count} prompts: give one, or one per prompt", name)
+    return items
 
 
 async def _run_batch(
-    llm: AsyncLLM, encoders: Sequence[Encoder], params: list[SamplingParams], advance: Callable[[], None]
+    llm: AsyncLLM,
+    encoders: Sequence[Encoder],
+    params: list[SamplingParams],
+    priorities: list[int],
+    advance: Callable[[], None],
 ) -> list[RequestOutput]:
     """Check everything, then run everything; abort what is left when something fails."""
     prompts = [await encode() for encode in encoders]
-    for prompt, each in zip(prompts, params, strict=True):
-        llm.check(prompt, each)
+    batch = list(zip(prompts, params, priorities, strict=True))
+    for prompt, each, priority in batch:
+        llm.check(prompt, each, priority)
     streams: list[RequestStream] = []
     try:
-        for prompt, each in zip(prompts, params, strict=True):
-            streams.append(await llm.add_request(prompt, each))
+        for prompt, each, priority in batch:
+            streams.append(await llm.add_request(prompt, each, priority=priority))
         return await asyncio.gather(*(_finish(stream, advance) for stream in streams))
     finally:
         for stream in streams:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -18,11 +18,31 @@ class RequestMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprob:
+    """How likely a token was at its place, by the model's own logits. Natural logarithm.
+
+    ``rank`` is 1 for the likeliest. ``decoded_token`` is its text alone (bytes that are no text are U+FFFD), None where
+    nothing is detokenised.
+    """
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+# At one place: first the token that stands there, then the likeliest ones, best first. By token id: two tokens may
+# have the same text.
+LogprobsOfToken = dict[int, Logprob]
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionOutput:
     """One of the ``n`` answers of a request.
 
     ``finish_reason`` is None while it runs. ``stop_reason`` is the stop string or the stop token id that
     ended it, None for the end-of-sequence token. ``seed`` is the seed it was drawn with, given or not.
+    ``logprobs`` has one entry for each of ``token_ids`` and ``cumulative_logprob`` is the sum over the whole answer so
+    far; both None if they were not asked for.
     """
 
     index: int
@@ -32,7 +52,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     seed: int | None = None
     cumulative_logprob: float | None = None
-    logprobs: None = None
+    logprobs: list[LogprobsOfToken] | None = None
 
     def finished(self) -> bool:
         """True when no more tokens come."""
@@ -41,7 +61,12 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A request's answers so far. ``prompt`` is None when the prompt was given as token ids."""
+    """A request's answers so far. ``prompt`` is None when the prompt was given as token ids.
+
+    ``prompt_token_ids`` are those that the model sees: after a truncation, fewer than the text's.
+    ``prompt_logprobs`` has one entry for each of them, None for the first; None as a whole if not asked for, and in
+    deltas after the first.
+    """
 
     request_id: str
     prompt: str | None
@@ -50,4 +75,4 @@ class RequestOutput:
     finished: bool
     metrics: RequestMetrics
     num_cached_tokens: int = 0
-    prompt_logprobs: None = field(default=None)
+    prompt_logprobs: list[LogprobsOfToken | None] | None = None

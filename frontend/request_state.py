@@ -16,9 +16,10 @@ from ringcast.scheduler import messages
 from .detokenizer import TextDecoder
 from .errors import EngineError
 from .input_processor import EncodedPrompt
-from .outputs import CompletionOutput, FinishReason, RequestMetrics, RequestOutput
+from .outputs import CompletionOutput, FinishReason, LogprobsOfToken, RequestMetrics, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
 from .stop_strings import StopStrings
+from .token_logprobs import unpack
 
 
 class Answer:
@@ -31,17 +32,31 @@ class Answer:
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
+        self.logprobs: list[LogprobsOfToken] | None = None if params.logprobs is None else []
+        self.cumulative_logprob = 0.0
         self._params = params
+        self._text_of = decoder.token_text if params.detokenize else None
         self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
-        self._detokenizer = decoder.start(skip_special_tokens=params.skip_special_tokens) if params.detokenize else None
+        self._detokenizer = (
+            decoder.start(
+                skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
+            )
+            if params.detokenize
+            else None
+        )
         self._taken_text = 0
         self._taken_tokens = 0
 
     def update(self, output: messages.RequestOutput) -> bool:
         """Take a step's tokens. True when a stop string ended the answer, so the engine must be told."""
         last = len(output.token_ids) - 1
+        logprobs = self._unpacked(output)
         for position, token_id in enumerate(output.token_ids):
             self.token_ids.append(token_id)
+            if self.logprobs is not None:
+                self.logprobs.append(logprobs[position])
+                self.cumulative_logprob += logprobs[position][token_id].logprob
             ends_here = output.finish_reason == "stop" and position == last
             if ends_here and not self._params.include_stop_str_in_output:
                 break  # the token that says "end" is no text, special or not
@@ -63,21 +78,40 @@ class Answer:
 
     def whole(self) -> CompletionOutput:
         """Everything so far."""
-        return self._output(self.text, list(self.token_ids))
+        return self._output(self.text, 0)
 
     def take_delta(self) -> CompletionOutput:
         """What came since the last time."""
-        text, tokens = self.text[self._taken_text :], self.token_ids[self._taken_tokens :]
+        output = self._output(self.text[self._taken_text :], self._taken_tokens)
         self._taken_text, self._taken_tokens = len(self.text), len(self.token_ids)
-        return self._output(text, tokens)
+        return output
 
-    def _output(self, text: str, token_ids: list[int]) -> CompletionOutput:
-        return CompletionOutput(self.index, text, token_ids, self.finish_reason, self.stop_reason, seed=self.seed)
+    def _output(self, text: str, first: int) -> CompletionOutput:
+        """With this text, and the tokens from index ``first`` on."""
+        return CompletionOutput(
+            self.index,
+            text,
+            self.token_ids[first:],
+            self.finish_reason,
+            self.stop_reason,
+            self.seed,
+            None if self.logprobs is None else self.cumulative_logprob,
+            None if self.logprobs is None else self.logprobs[first:],
+        )
+
+    def _unpacked(self, output: messages.RequestOutput) -> list[LogprobsOfToken]:
+        """One entry for each of the step's tokens, if they were asked for."""
+        if self.logprobs is None or not output.token_ids:
+            return []
+        if output.logprobs is None:
+            raise EngineError("the engine sent tokens without the log-probabilities that were asked for")
+        return unpack(output.logprobs, self._text_of)
 
     def _push(self, token_id: int) -> bool:
         """Append the text of a token; True if a stop string is complete."""
         if self._detokenizer is not None:
-            self.text += self._stops.push(self._detokenizer.push(token_id))
+            may_match = len(self.token_ids) > self._params.min_tokens
+            self.text += self._stops.push(self._detokenizer.push(token_id), may_match=may_match)
         return self._stops.matched is not None
 
     def _flush(self) -> None:
@@ -104,6 +138,8 @@ class RequestState:
         self.request_id = request_id
         self.answers = [Answer(index, seed, params, decoder) for index, seed in enumerate(seeds)]
         self._prompt = prompt
+        self._prompt_logprobs: list[LogprobsOfToken | None] | None = None
+        self._text_of = decoder.token_text if params.detokenize else None
         self._kind = params.output_kind
         self._arrival = time.monotonic()
         self._first_token: float | None = None
@@ -123,6 +159,8 @@ class RequestState:
         if output.error is not None or output.finish_reason == "error":
             self.fail(EngineError(f"request {self.request_id}: {output.error or 'failed in the engine'}"))
             return False
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = [None, *unpack(output.prompt_logprobs, self._text_of)]
         abort = self.answers[index].update(output)
         if output.token_ids and self._first_token is None:
             self._first_token = time.monotonic()
@@ -159,7 +197,9 @@ class RequestState:
                 if answer.has_news() or (answer.finish_reason is not None and answer.index not in self._reported)
             ]
             self._reported.update(output.index for output in outputs if output.finish_reason is not None)
+            prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         else:
+            prompt_logprobs = self._prompt_logprobs
             outputs = [answer.whole() for answer in self.answers]
         return RequestOutput(
             self.request_id,
@@ -169,6 +209,7 @@ class RequestState:
             self.finished,
             RequestMetrics(self._arrival, self._first_token, self._finished_time),
             self._num_cached_tokens,
+            prompt_logprobs,
         )
 
 

@@ -18,7 +18,7 @@ from .detokenizer import TextDecoder
 from .engine import Engine
 from .engine_args import EngineArgs
 from .engine_client import EngineClient
-from .input_processor import InputProcessor
+from .input_processor import AdmissionLimits, InputProcessor
 from .model_source import resolve_model
 from .request_table import RequestTable
 from .tokenizer import Tokenizer, load_tokenizer
@@ -30,6 +30,7 @@ class Parts:
 
     engine: EngineClient
     load_tokenizer: Callable[[], Tokenizer]
+    limits: AdmissionLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ async def find_parts(args: EngineArgs, progress: Progress | None) -> Parts:
     """Find the model's files, downloading them if need be, and make its engine. Starts nothing."""
     source = await asyncio.to_thread(resolve_model, args.model, progress)
     worker = rt.spec(Worker, args.worker_config(source.path))
-    return Parts(Engine(worker, args), lambda: load_tokenizer(source))
+    return Parts(Engine(worker, args), lambda: load_tokenizer(source), args.admission_limits())
 
 
 async def start_parts(parts: Parts) -> Running:
@@ -69,4 +70,4 @@ async def start_parts(parts: Parts) -> Running:
         await asyncio.gather(starting, return_exceptions=True)
         await engine.close()
         raise
-    return Running(engine, table, tokenizer, decoder, InputProcessor(tokenizer))
+    return Running(engine, table, tokenizer, decoder, InputProcessor(tokenizer, parts.limits))

@@ -22,15 +22,19 @@ class StopStrings:
         self._held = ""  # the end of the text: not shown yet, or shown already with `include`
         self.matched: str | None = None
 
-    def push(self, piece: str) -> str:
-        """The text that can be shown after ``piece``. Nothing more comes once something has ``matched``."""
+    def push(self, piece: str, *, may_match: bool = True) -> str:
+        """The text that can be shown after ``piece``. Nothing more comes once something has ``matched``.
+
+        Without ``may_match`` a stop string that ``piece`` completes is passed over; one that only begins in it may be
+        completed by a later piece.
+        """
         if not self._stops or not piece:
             return piece
         if self.matched is not None:
             return ""
         text = self._held + piece
         shown = len(self._held) if self._include else 0
-        found = self._first(text)
+        found = self._first(text) if may_match else None
         if found is not None:
             start, end = found
             self.matched = text[start:end]
@@ -46,10 +50,10 @@ class StopStrings:
         return "" if self._include else held
 
     def _first(self, text: str) -> tuple[int, int] | None:
-        """(start, end) of the stop string completed first."""
+        """(start, end) of the stop string that the new piece completes first; earlier ones were passed over."""
         best: tuple[int, int] | None = None
         for stop in self._stops:
-            start = text.find(stop)
+            start = text.find(stop, max(0, len(self._held) - len(stop) + 1))
             if start >= 0:
                 end = start + len(stop)
                 if best is None or (end, start) < (best[1], best[0]):

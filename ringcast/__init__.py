@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .frontend.async_llm import AsyncLLM
     from .frontend.engine_args import EngineArgs
     from .frontend.llm import LLM
-    from .frontend.outputs import CompletionOutput, RequestOutput
+    from .frontend.outputs import CompletionOutput, Logprob, RequestOutput
     from .frontend.sampling_params import RequestOutputKind, SamplingParams
 
     __version__: str
@@ -23,6 +23,7 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "EngineArgs",
+    "Logprob",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
@@ -34,6 +35,7 @@ _MODULES = {
     "CompletionOutput": "outputs",
     "EngineArgs": "engine_args",
     "LLM": "llm",
+    "Logprob": "outputs",
     "RequestOutput": "outputs",
     "RequestOutputKind": "sampling_params",
     "SamplingParams": "sampling_params",

@@ -30,6 +30,9 @@ _ENGINE: dict[str, tuple[Any, str]] = {
         "Memory for KV blocks. (Default: a quarter of the free memory, at most 4 GiB.)",
     ),
     "num_threads": (int | None, "Threads of the worker. (Default: one per CPU.)"),
+    "enable_prefix_caching": (bool, "Whether requests that begin alike share KV blocks."),
+    "scheduling_policy": (str, "fcfs: who came first. priority: the lowest `priority` of a request first."),
+    "max_logprobs": (int, "Most log-probabilities a token that a request may ask for; -1: no bound."),
 }
 _SAMPLING: dict[str, tuple[Any, Any, str]] = {
     "max_tokens": (int | None, None, "Most tokens of an answer."),
@@ -77,7 +80,8 @@ def sampling_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, kind: Any, default: Any, text: str, short: str | None = None) -> inspect.Parameter:
-    flags = [f"--{name.replace('_', '-')}", *([short] if short else [])]
+    flag = f"--{name.replace('_', '-')}"
+    flags = [f"{flag}/--no-{flag[2:]}" if default is True else flag, *([short] if short else [])]
     option = typer.Option(*flags, help=text, show_default=default not in (None, False))
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from ringcast.frontend.errors import EngineDead, EngineNotReady, EngineStartFail
 from ringcast.scheduler.messages import (
     AddRequest,
     EngineInfo,
+    Logprobs,
     RequestOutput,
     SchedulerStatistics,
     StepOutputs,
@@ -23,6 +25,14 @@ def echo(request: AddRequest) -> list[int]:
     """Answers with the prompt's own tokens, over and over."""
     ids = request.prompt_token_ids
     return [ids[index % len(ids)] for index in range(request.stop.max_tokens)]
+
+
+def logprobs_of(token_ids: Sequence[int], count: int) -> Logprobs:
+    """The fake model's opinion: token t at a place has -1/8 x (t % 50) and rank t + 1, the likeliest are 0, 1, 2 ..."""
+    ids = [item for token_id in token_ids for item in (token_id, *range(count))]
+    values = array("f", [-(token_id % 50) / 8 for token_id in ids])
+    ranks = array("i", [token_id + 1 for token_id in token_ids])
+    return Logprobs(count + 1, array("i", ids).tobytes(), values.tobytes(), ranks.tobytes())
 
 
 @dataclass
@@ -49,6 +59,7 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self._sink: EngineSink | None = None
         self._running: dict[str, tuple[AddRequest, list[int]]] = {}
+        self._begun: set[str] = set()
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._step = 0
@@ -138,6 +149,8 @@ class FakeEngine:
         request, left = self._running[request_id]
         tokens: list[int] = []
         reason, stop_reason = None, None
+        first = request_id not in self._begun
+        self._begun.add(request_id)
         done = request.stop.max_tokens - len(left)
         for _ in range(min(self.tokens_per_step, len(left))):
             token = left.pop(0)
@@ -152,7 +165,17 @@ class FakeEngine:
             if reason:
                 del self._running[request_id]
                 break
-        return RequestOutput(request_id, tokens, reason, stop_reason)
+        rule = request.sampling
+        return RequestOutput(
+            request_id,
+            tokens,
+            reason,
+            stop_reason,
+            logprobs=None if rule.logprobs is None else logprobs_of(tokens, rule.logprobs),
+            prompt_logprobs=None
+            if rule.prompt_logprobs is None or not first
+            else logprobs_of(request.prompt_token_ids[1:], rule.prompt_logprobs),
+        )
 
     async def _serve(self) -> None:
         while True:

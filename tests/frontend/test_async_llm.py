@@ -138,6 +138,30 @@ async def test_forced_tokens_against_a_long_stop_string(llm: AsyncLLM, engine: F
     assert outputs[-1].outputs[0].stop_reason == "DEFGHIJ"
 
 
+@pytest.mark.parametrize("tokens_per_step", [1, 4])
+async def test_a_stop_string_does_not_end_an_answer_before_min_tokens(
+    llm: AsyncLLM, engine: FakeEngine, smollm2: Tokenizer, tokens_per_step: int
+) -> None:
+    engine.tokens_per_step = tokens_per_step
+    engine.script = _says(smollm2, "one two one two one two")
+    ids = smollm2.encode("one two one two one two")
+    assert len(ids) == 6
+    for min_tokens, text in (
+        (0, "one"),
+        (1, "one"),
+        (2, "one two one"),
+        (3, "one two one"),
+        (4, "one two one two one"),
+    ):
+        params = SamplingParams(max_tokens=6, min_tokens=min_tokens, stop=" two", output_kind=FINAL)
+        answer = (await _all(llm.generate("a long prompt that does not count", params)))[0].outputs[0]
+        assert (answer.text, answer.stop_reason) == (text, " two"), min_tokens
+        assert len(answer.token_ids) > min_tokens
+    params = SamplingParams(max_tokens=6, min_tokens=6, stop=" two", output_kind=FINAL)
+    answer = (await _all(llm.generate("x", params)))[0].outputs[0]
+    assert (answer.text, answer.finish_reason) == ("one two one two one two", "length")
+
+
 async def test_text_held_back_for_a_stop_string_comes_at_the_end(
     llm: AsyncLLM, engine: FakeEngine, smollm2: Tokenizer
 ) -> None:
@@ -228,7 +252,7 @@ async def test_max_tokens_none_goes_to_the_end_of_the_context(llm: AsyncLLM, eng
 
 
 async def test_stop_token_ids_outside_the_vocabulary_are_refused(llm: AsyncLLM) -> None:
-    with pytest.raises(InvalidRequest, match="stop_token_ids holds 49152: ids must be below 49152"):
+    with pytest.raises(InvalidRequest, match="stop_token_ids holds the token id 49152: ids must be below 49152"):
         await llm.add_request("x", SamplingParams(stop_token_ids=[49152]))
 
 

@@ -120,3 +120,36 @@ def test_other_decoders_come_back_whole_too(sentencepiece_like: Tokenizer) -> No
 def test_other_decoders_equal_the_full_decode_of_any_text(sentencepiece_like: Tokenizer, text: str) -> None:
     ids = sentencepiece_like.encode(text)
     assert "".join(_pieces(TextDecoder(sentencepiece_like), ids)) == sentencepiece_like.decode(ids)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(alphabet=st.sampled_from("Hé !🌊world\n日"), max_size=20))
+def test_bytes_of_tokens_put_together_are_the_text(
+    smollm2: Tokenizer, smollm2_decoder: TextDecoder, sentencepiece_like: Tokenizer, text: str
+) -> None:
+    ids = smollm2.encode(text)
+    assert b"".join(map(smollm2_decoder.token_bytes, ids)).decode() == text
+    decoder, ids = TextDecoder(sentencepiece_like), sentencepiece_like.encode(text)
+    assert b"".join(map(decoder.token_bytes, ids)).decode() == (" " + text if text else "")
+
+
+def test_bytes_of_single_tokens(sentencepiece_like: Tokenizer, smollm2_decoder: TextDecoder) -> None:
+    decoder = TextDecoder(sentencepiece_like)
+    assert [decoder.token_bytes(i) for i in (1, 2 + 0xF0, 2 + 256 + 1, 10**6)] == [b"</s>", b"\xf0", b" Hello", b""]
+    assert [smollm2_decoder.token_bytes(i) for i in (2, 10**6)] == [b"<|im_end|>", b""]
+
+
+def test_special_tokens_in_a_row_without_spaces() -> None:
+    """A decoder in the style of BERT puts a space before every word, special or not."""
+    words = ["[UNK]", "[SEP]", "[CLS]", "hello", "world"]
+    backend = Backend(models.WordPiece(vocab={word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens([AddedToken(word, special=True) for word in words[:3]])
+    decoder = TextDecoder(Tokenizer(backend, GenerationConfig(), None))
+
+    def text(spaces: bool) -> str:
+        detokenizer = decoder.start(skip_special_tokens=False, spaces_between_special_tokens=spaces)
+        return "".join(detokenizer.push(i) for i in (2, 3, 1, 2, 2, 4)) + detokenizer.flush()
+
+    assert text(True) == "[CLS] hello [SEP] [CLS] [CLS] world" == backend.decode([2, 3, 1, 2, 2, 4], False)
+    assert text(False) == "[CLS] hello [SEP][CLS][CLS] world"

@@ -35,6 +35,25 @@ def test_defaults_are_vllms() -> None:
         ("stop_token_ids", [3, -1], "[0, 2147483647]"),
         ("stop_token_ids", 3, "a list of token ids"),
         ("ignore_eos", 1, "true or false"),
+        ("spaces_between_special_tokens", "no", "true or false"),
+        ("min_p", 1.5, "[0, 1]"),
+        ("presence_penalty", 2.5, "[-2, 2]"),
+        ("frequency_penalty", float("inf"), "[-2, 2]"),
+        ("repetition_penalty", 0, "(0, 100]"),
+        ("min_tokens", 17, "[0, 16]"),
+        ("logprobs", -2, "[-1, 2147483647]"),
+        ("logprobs", True, "[-1, 2147483647]"),
+        ("prompt_logprobs", 1.0, "[-1, 2147483647]"),
+        ("logit_bias", [1], "must map token ids to numbers"),
+        ("logit_bias", {"x": 1}, "keys are token ids in [0, 2147483647]"),
+        ("logit_bias", {-1: 1.0}, "keys are token ids in [0, 2147483647]"),
+        ("logit_bias", {5: 101}, "[-100, 100]"),
+        ("allowed_token_ids", [], "nothing could be drawn"),
+        ("allowed_token_ids", [2**31], "[0, 2147483647]"),
+        ("bad_words", [""], "at least one character"),
+        ("bad_words", ["x"] * 129, "at most 128"),
+        ("truncate_prompt_tokens", 0, "[1, ...]"),
+        ("truncate_prompt_tokens", -2, "[-1, 2147483647]"),
     ],
 )
 def test_invalid_values_are_refused_with_field_and_range(field: str, value: object, range_text: str) -> None:
@@ -50,19 +69,10 @@ def test_invalid_values_are_refused_with_field_and_range(field: str, value: obje
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("min_p", 0.1),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -0.5),
-        ("repetition_penalty", 1.1),
-        ("min_tokens", 3),
-        ("logprobs", 0),
-        ("prompt_logprobs", 1),
-        ("logit_bias", {1: 2.0}),
-        ("allowed_token_ids", [1]),
-        ("bad_words", ["x"]),
         ("structured_outputs", {"regex": "a"}),
-        ("truncate_prompt_tokens", 10),
-        ("spaces_between_special_tokens", False),
+        ("guided_decoding", {"json": {}}),
+        ("logits_processors", [print]),
+        ("extra_args", {"a": 1}),
     ],
 )
 def test_parameters_that_are_missing_yet_are_refused_never_ignored(field: str, value: object) -> None:
@@ -72,7 +82,18 @@ def test_parameters_that_are_missing_yet_are_refused_never_ignored(field: str, v
 
 
 def test_neutral_values_of_missing_parameters_are_accepted() -> None:
-    SamplingParams(min_p=0, presence_penalty=0, repetition_penalty=1, logprobs=None, bad_words=[], logit_bias={})
+    SamplingParams(structured_outputs=None, logits_processors=[], extra_args={})
+
+
+def test_biases_take_the_keys_that_json_has() -> None:
+    assert SamplingParams(logit_bias={"5": 1, 7: -2.5}).logit_bias == {5: 1.0, 7: -2.5}
+    assert SamplingParams(logit_bias={}).logit_bias is None
+
+
+def test_words_may_be_one_or_several() -> None:
+    assert SamplingParams(bad_words="no").bad_words == ("no",)
+    assert SamplingParams(bad_words=["no", "never", "no"]).bad_words == ("no", "never")
+    assert SamplingParams(bad_words=[]).bad_words == ()
 
 
 def test_tiny_temperature_is_greedy() -> None:

@@ -103,3 +103,56 @@ def test_what_is_held_back_is_a_beginning_of_the_stop_string(pieces: list[str], 
         assert text.startswith(shown)
         assert stop.startswith(held)
         assert len(held) < len(stop)
+
+
+def test_a_stop_string_is_passed_over_while_none_may_match() -> None:
+    matcher = StopStrings(["END"])
+    assert matcher.push("an END, ", may_match=False) == "an END, "
+    assert matcher.push("the END") == "the "
+    assert matcher.matched == "END"
+
+
+def test_a_stop_string_that_begins_before_it_may_match_and_ends_after_counts() -> None:
+    matcher = StopStrings(["DEFGHIJ"])
+    assert [matcher.push(piece, may_match=False) for piece in ("A", "DEF", "G")] == ["A", "", ""]
+    assert [matcher.push("HI"), matcher.push("J")] == ["", ""]
+    assert matcher.matched == "DEFGHIJ"
+
+
+def test_what_was_passed_over_does_not_match_later() -> None:
+    matcher = StopStrings(["abc", "b"])
+    assert matcher.push("ab", may_match=False) == ""  # "abc" may still come
+    assert matcher.push("x") == "abx"
+    assert matcher.matched is None
+
+
+@given(
+    pieces=st.lists(_letters, max_size=12),
+    stops=st.lists(st.text(alphabet="ab ", min_size=1, max_size=4), max_size=3),
+    include=st.booleans(),
+    muted=st.integers(0, 12),
+)
+def test_the_first_stop_string_completed_after_the_muted_pieces_ends_it(
+    pieces: list[str], stops: list[str], include: bool, muted: int
+) -> None:
+    text, muted_length = "".join(pieces), len("".join(pieces[:muted]))
+    ends = [
+        (end, -len(stop), stop)
+        for stop in stops
+        for end in range(muted_length + 1, len(text) + 1)
+        if text[:end].endswith(stop)
+    ]
+    matcher = StopStrings(stops, include=include)
+    shown = ""
+    for number, piece in enumerate(pieces):
+        shown += matcher.push(piece, may_match=number >= muted)
+        if matcher.matched is not None:
+            break
+    else:
+        shown += matcher.flush()
+    if not ends:
+        assert (shown, matcher.matched) == (text, None)
+        return
+    end, _, stop = min(ends)
+    assert matcher.matched == stop
+    assert shown == (text[:end] if include else text[: end - len(stop)])
