@@ -1,19 +1,21 @@
 """The actors of one engine: a worker and an engine core, siblings under one supervisor, and the frontend's own actor.
 
-`AsyncLLM` starts it and sends requests through it. It watches both, tells the truth about them, and
-attaches again when the core has restarted. It knows no texts and restarts nobody: the supervisor does.
+`AsyncLLM` starts it and sends requests through it. It watches both, tells the truth about them, and when the core has
+restarted attaches again and gives it every live request out of its journal. It knows no texts and restarts nobody: the
+supervisor does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import ringcast.actors as rt
 from ringcast.scheduler.engine_core import EngineCore
+from ringcast.scheduler.errors import NotAttached
 from ringcast.scheduler.messages import (
     AddRequest,
     EngineInfo,
@@ -26,11 +28,15 @@ from ringcast.scheduler.messages import (
 from .engine_args import EngineArgs
 from .engine_client import EngineSink, Health, RingFigures
 from .errors import EngineDead, EngineNotReady, EngineStartFailed
+from .journal import Journal
 
 W = TypeVar("W", bound=WorkerInterface)
 
 CORE, WORKER, FRONTEND = "engine-core", "worker-0", "frontend"
 _RESTART = rt.Restart("permanent", max_restarts=3, within_s=60.0)
+
+_CORE_WAIT_S = 60.0  # what a request waits for a core that restarts
+_BATCH_TOKENS = 32_768  # that a restarted core is given in one message: it answers others in between
 
 log = logging.getLogger("ringcast.frontend")
 
@@ -40,24 +46,37 @@ class Frontend(FrontendInterface):
 
     mailbox = rt.Mailbox(capacity=4 << 20)
 
-    def __init__(self, sink: EngineSink) -> None:
-        self._sink = sink
+    def __init__(self, on_outputs: Callable[[StepOutputs], None]) -> None:
+        self._on_outputs = on_outputs
 
     @rt.call
     async def deliver(self, outputs: StepOutputs) -> None:
-        self._sink.on_outputs(outputs)
+        self._on_outputs(outputs)
+
+    @rt.call
+    async def settle(self) -> None:
+        """Returns when everything has been handled that was in the mailbox before."""
 
 
 class Engine:
-    """An `EngineClient` over actors. ``worker`` says how to make the worker; ``args`` sizes the scheduler."""
+    """An `EngineClient` over actors. ``worker`` says how to make the worker; ``args`` sizes the scheduler.
 
-    def __init__(self, worker: rt.Spec[W], args: EngineArgs) -> None:
+    ``core_wait_s`` bounds what a request waits for a core that restarts.
+    """
+
+    def __init__(self, worker: rt.Spec[W], args: EngineArgs, *, core_wait_s: float = _CORE_WAIT_S) -> None:
         self._worker_spec: rt.Spec[Any] = worker
         self._config = args.scheduler_config()
+        self._core_wait_s = core_wait_s
         self._stack = AsyncExitStack()
         self._system: rt.System | None = None
+        self._sink: EngineSink | None = None
         self._core: EngineCore | None = None
-        self._info: EngineInfo | None = None
+        self._info: EngineInfo | None = None  # of the core that lives, or of the last one
+        self._journal = Journal()
+        self._is_attached = False  # the core that lives knows us, and takes requests
+        self._attaching: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()  # attached, or dead for good
         self._settled = asyncio.Event()  # attached for the first time, or dead for good
         self._end = ""  # why it is dead for good; empty while it is not
         self._ended = asyncio.Event()
@@ -66,9 +85,10 @@ class Engine:
 
     async def start(self, sink: EngineSink) -> None:
         """Start both processes. Cancelling it ends what was started."""
+        self._sink = sink
         try:
             system = self._system = await self._stack.enter_async_context(rt.System("ringcast"))
-            frontend = await system.spawn(rt.spec(Frontend, sink), name=FRONTEND)
+            frontend = await system.spawn(rt.spec(Frontend, self._on_outputs), name=FRONTEND)
             worker: WorkerInterface = await system.spawn(
                 self._worker_spec, name=WORKER, where=rt.process(), restart=_RESTART
             )
@@ -97,7 +117,9 @@ class Engine:
     async def close(self) -> None:
         self._end = self._end or "the engine was closed"
         self._ended.set()
-        self._info = None
+        self._changed.set()
+        self._is_attached = False
+        self._journal.clear()
         for task in self._tasks:
             task.cancel()
         await self._stack.aclose()
@@ -114,20 +136,22 @@ class Engine:
 
     def info(self) -> EngineInfo:
         if self._info is None or self._end:
-            health = self.health()
-            raise EngineNotReady(f"the engine takes no requests now ({health.state}): {health.detail}")
+            raise self._not_ready()
         return self._info
 
     async def add(self, requests: list[AddRequest]) -> None:
-        # Asked, not told: a core that restarted a moment ago does not know our client number and must say so.
+        await self._until_attached()
+        self._journal.enter(requests)
+        assert self._core is not None
         try:
-            await self._running_core().add(requests)
-        except rt.ActorError as error:
-            raise EngineDead(f"the engine core did not take the request: {explain(error)}") from error
+            await self._hand_over(self._core, [request.request_id for request in requests])
+        except rt.ActorDied as death:
+            log.info("the engine core died while it was given a request: its successor gets it (%s)", explain(death))
 
     def abort(self, request_ids: list[str]) -> None:
-        if self._core is None or self._info is None:
-            return  # the core that knew them is gone
+        self._journal.forget(request_ids)
+        if self._core is None:
+            return
         try:
             self._core.abort.cast(request_ids)
         except rt.MailboxFull:
@@ -136,8 +160,10 @@ class Engine:
             log.debug("abort of %s: the engine core is gone, and they with it", request_ids)
 
     async def statistics(self) -> SchedulerStatistics:
+        if self._core is None or not self._is_attached:
+            raise self._not_ready()
         try:
-            return await self._running_core().statistics()
+            return await self._core.statistics()
         except rt.ActorError as error:
             raise EngineDead(f"the engine core did not answer: {explain(error)}") from error
 
@@ -154,31 +180,86 @@ class Engine:
         """The process ids of worker and core, by name."""
         return {} if self._system is None or self._end else self._system.pids()
 
-    def _running_core(self) -> EngineCore:
-        self.info()
-        assert self._core is not None
-        return self._core
+    def _not_ready(self) -> EngineNotReady:
+        health = self.health()
+        return EngineNotReady(f"the engine takes no requests now ({health.state}): {health.detail}")
+
+    async def _until_attached(self) -> None:
+        """Wait for a core that takes requests: `EngineNotReady` if there is none to come, or not in time."""
+        if self._info is None:
+            raise self._not_ready()
+        try:
+            async with asyncio.timeout(self._core_wait_s):
+                while not self._is_attached and not self._end:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise EngineNotReady(
+                f"the engine core has not come back within {self._core_wait_s:g} s "
+                f"({self.health().detail}): try again later"
+            ) from None
+        if self._end:
+            raise self._not_ready()
+
+    def _on_outputs(self, outputs: StepOutputs) -> None:
+        outputs = self._journal.receive(outputs)
+        assert self._sink is not None
+        self._sink.on_outputs(outputs)
 
     async def _follow_core(self, events: rt.Watch, core: EngineCore, frontend: Frontend, sink: EngineSink) -> None:
         async for event in events:
             if isinstance(event, rt.Ready):
-                await self._attach(core, frontend)
+                self._attaching = self._spawn_task(self._attach(core, frontend))
             elif isinstance(event, rt.Died):
-                self._info = None
-                self._down[CORE] = f"the engine core died: {reason(event.cause)}"
-                sink.on_death(EngineDead(f"{self._down[CORE]}; send the request again"))
+                self._lost_core(reason(event.cause), sink)
             elif isinstance(event, rt.GaveUp):
                 self._gone(f"the engine core is gone for good: {reason(event.cause)}", sink)
 
+    def _lost_core(self, cause: str, sink: EngineSink) -> None:
+        self._is_attached = False
+        self._down[CORE] = f"the engine core died: {cause}"
+        if self._attaching is not None:
+            self._attaching.cancel()
+        sink.on_outputs(self._journal.lose(cause))
+        log.warning("the engine core died (%s): %d live requests wait for its successor", cause, len(self._journal))
+
     async def _attach(self, core: EngineCore, frontend: Frontend) -> None:
+        """Make ourselves known to a core that has started, and give it every request that lives."""
         try:
-            self._info = await core.attach(frontend)
+            info = await core.attach(frontend)
+            await frontend.settle()  # what its predecessor sent with its last breath is in the journal
+            self._info = info
+            while (suspect := self._journal.next_suspect()) is not None:
+                log.warning("request %s was in flight at two deaths of the engine core: it runs alone", suspect)
+                await self._hand_over(core, [suspect])
+                await self._journal.cleared(suspect)
+            while batch := self._journal.next_batch(_BATCH_TOKENS):
+                await self._hand_over(core, batch)
         except rt.ActorError as error:  # it died again: its next Ready, or its end, is on its way
             log.warning("attaching to the engine core failed: %s", explain(error))
             return
         if self._down.pop(CORE, None) is not None:
-            log.warning("the engine core is back; the requests that were running on it have failed")
+            log.warning("the engine core is back, and %d requests go on", len(self._journal))
+        self._is_attached = True
+        self._changed.set()
         self._settled.set()
+
+    async def _hand_over(self, core: EngineCore, request_ids: Iterable[str]) -> None:
+        """Give requests of the journal to the core. `ActorDied` if it dies of it; then they are its successor's."""
+        assert self._info is not None
+        requests = self._journal.hand_over(request_ids, self._info.client)
+        # Asked, not told: a core that restarted a moment ago does not know our client number and must say so.
+        try:
+            await core.add(requests)
+        except rt.RemoteError as error:
+            if error.type_name == NotAttached.__name__:  # we are about to hear of its restart, and attach
+                return
+            failed = self._journal.fail([r.request_id for r in requests], f"the engine core refused it: {error.text}")
+            assert self._sink is not None
+            self._sink.on_outputs(failed)
+        given_up = [r.request_id for r in requests if r.request_id not in self._journal]
+        if given_up:  # meanwhile: the abort may have been there first
+            self.abort(given_up)
 
     async def _follow_worker(self, events: rt.Watch, sink: EngineSink) -> None:
         # The core itself ends what ran on a worker that died; here it only counts for the health.
@@ -192,7 +273,9 @@ class Engine:
 
     def _gone(self, why: str, sink: EngineSink) -> None:
         self._end = self._end or why
-        self._info = None
+        self._is_attached = False
+        self._journal.clear()
+        self._changed.set()
         self._settled.set()
         self._ended.set()
         sink.on_death(EngineDead(why))
@@ -203,10 +286,11 @@ class Engine:
         except rt.ActorDied:
             log.debug("abort of %s: the engine core is gone, and they with it", request_ids)
 
-    def _spawn_task(self, coroutine: Coroutine[object, object, None]) -> None:
+    def _spawn_task(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
+        return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

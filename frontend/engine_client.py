@@ -39,7 +39,7 @@ class EngineSink(Protocol):
         """A step's tokens."""
 
     def on_death(self, error: EngineDead) -> None:
-        """Every request that was added is lost."""
+        """The engine is dead for good: every request that was added is lost."""
 
 
 class EngineClient(Protocol):
@@ -58,10 +58,13 @@ class EngineClient(Protocol):
         """The truth, now."""
 
     def info(self) -> EngineInfo:
-        """The limits that admission checks. `EngineNotReady` while there is no core to take requests."""
+        """The limits that admission checks. `EngineNotReady` before the start and after the end, not in a restart."""
 
     async def add(self, requests: list[AddRequest]) -> None:
-        """Hand requests over. `EngineDead` if the core is gone."""
+        """Hand requests over; their outputs come, through whatever restarts, until each has ended. Their ids are new.
+
+        Waits while the engine restarts, but not for ever: then, and when it is dead for good, `EngineNotReady`.
+        """
 
     def abort(self, request_ids: list[str]) -> None:
         """End requests; unknown ids are fine."""

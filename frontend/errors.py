@@ -35,9 +35,9 @@ class EngineError(FrontendError):
 
 
 class EngineDead(EngineError):
-    """The engine, or a part of it, died while the request ran. The message says which and why.
+    """The engine died for good while the request ran, or did not answer. The message says which part, and why.
 
-    The same engine may take new requests once it has restarted: ask its ``health()``.
+    Restarts are no deaths: requests wait for them and go on.
     """
 
 

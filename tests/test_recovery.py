@@ -1,4 +1,4 @@
-"""The real engine when its worker is killed or its prefix cache is warm: every output is that of an undisturbed run.
+"""The real engine, its processes killed or its prefix cache warm: every output is that of an undisturbed run.
 
 The model computes in float32; the promise is equality of all tokens, greedy and seeded.
 """
@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ringcast import LLM, SamplingParams
-from ringcast.frontend.engine import WORKER, Engine
+from ringcast.frontend.engine import CORE, WORKER, Engine
+from ringcast.frontend.errors import EngineError
 from ringcast.frontend.outputs import RequestOutput
 
 pytestmark = pytest.mark.timeout(180)
@@ -40,31 +41,46 @@ def tokens(outputs: Sequence[RequestOutput]) -> list[list[int]]:
     return [answer.token_ids for output in outputs for answer in output.outputs]
 
 
-def worker_pid(llm: LLM) -> int:
+def engine_of(llm: LLM) -> Engine:
     engine = llm._llm._running().engine
     assert isinstance(engine, Engine)
-    return engine.pids()[WORKER]
+    return engine
 
 
-def test_killed_worker_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM) -> None:
+def num_generated_tokens(llm: LLM) -> int:
+    """Of the core that lives; 0 while none does."""
+    try:
+        return llm.statistics().num_generated_tokens
+    except EngineError:
+        return 0
+
+
+@pytest.mark.parametrize("victims", [[CORE], [WORKER], [CORE, WORKER]], ids=["core", "worker", "both"])
+def test_a_kill_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM, victims: list[str]) -> None:
     prompts = [prompt(number, 10 + 30 * number) for number in range(8)]
-    params = [GREEDY, *SEEDED, GREEDY, GREEDY, GREEDY]
+    several = SamplingParams(temperature=0.9, seed=9, max_tokens=40, ignore_eos=True, detokenize=False, n=2)
+    params = [GREEDY, *SEEDED, GREEDY, several, GREEDY]
     undisturbed = tokens(llm.generate(prompts, params))
     seed = time.time_ns()
     print("seed", seed)  # of the moment of the kill, should it fail
     before = llm.statistics()
-    kill_at = before.num_generated_tokens + random.Random(seed).randrange(8 * 36)
+    kill_at = before.num_generated_tokens + random.Random(seed).randrange(9 * 36)
+    pids = engine_of(llm).pids()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(llm.generate, prompts, params)
-        while llm.statistics().num_generated_tokens < kill_at:
+        while num_generated_tokens(llm) < kill_at:
             time.sleep(0.002)
-        os.kill(worker_pid(llm), signal.SIGKILL)
+        for victim in victims:
+            os.kill(pids[victim], signal.SIGKILL)
         disturbed = tokens(running.result())
     assert disturbed == undisturbed
     after = llm.statistics()
-    assert after.num_worker_losses == before.num_worker_losses + 1
-    assert after.num_generated_tokens - before.num_generated_tokens == 8 * 40  # none was drawn twice
     assert (after.num_failed, after.num_free_blocks) == (0, after.num_blocks)
+    now = engine_of(llm).pids()
+    assert {name for name in (CORE, WORKER) if now[name] != pids[name]} == set(victims), "who lives keeps its process"
+    if victims == [WORKER]:
+        assert after.num_worker_losses == before.num_worker_losses + 1
+        assert after.num_generated_tokens - before.num_generated_tokens == 9 * 40  # none was drawn twice
 
 
 def test_warm_cache_and_cold_cache_answer_alike(llm: LLM) -> None:

@@ -90,9 +90,10 @@ def create_app(
         service.check_model(model)
         return JSONResponse(_card(llm, name, created))
 
+    @app.get("/health/ready")
     @app.get("/health")
     async def health() -> Response:
-        """200 while requests are taken, 503 with the state otherwise."""
+        """200 while requests are taken and run at once, 503 with the state otherwise."""
         state = llm.health()
         body = {"status": state.state, "detail": state.detail}
         return JSONResponse(body, 200 if state.state == "ready" else 503)

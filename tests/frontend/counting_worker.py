@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+
+import psutil
 
 import ringcast.actors as rt
 from ringcast.scheduler.messages import (
@@ -15,6 +19,7 @@ from ringcast.scheduler.messages import (
 
 VOCAB_SIZE = 49152
 MAX_MODEL_LEN = 256
+CORE_KILLER = 666  # a prompt that ends in it kills the engine core, each time its row is entered
 
 
 class CountingWorker(WorkerInterface):
@@ -41,8 +46,16 @@ class CountingWorker(WorkerInterface):
     def execute_model(self, plan: StepPlan) -> StepResult:
         time.sleep(self._step_s)
         for new in plan.new_rows:
+            if new.token_ids[-1] == CORE_KILLER:
+                _kill_core()
             self._last[new.row] = new.token_ids[-1]
         rows = [row for row, sampled in zip(plan.rows, plan.sample, strict=True) if sampled]
         for row in rows:
             self._last[row] = (self._last[row] + 1) % VOCAB_SIZE
         return StepResult(plan.step_id, rows, [self._last[row] for row in rows])
+
+
+def _kill_core() -> None:
+    for process in psutil.Process(os.getppid()).children():
+        if "engine-core" in " ".join(process.cmdline()):
+            process.send_signal(signal.SIGKILL)

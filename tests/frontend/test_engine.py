@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 
 import psutil
 import pytest
-from counting_worker import CountingWorker
+from counting_worker import CORE_KILLER, CountingWorker
 
 import ringcast.actors as rt
 from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.engine import CORE, WORKER, Engine, reason
 from ringcast.frontend.engine_args import EngineArgs
-from ringcast.frontend.errors import EngineDead, EngineError, EngineNotReady, EngineStartFailed
+from ringcast.frontend.errors import EngineError, EngineNotReady, EngineStartFailed
+from ringcast.frontend.request_stream import RequestStream
 from ringcast.frontend.sampling_params import RequestOutputKind, SamplingParams
 from ringcast.frontend.tokenizer import Tokenizer
 
@@ -23,8 +24,8 @@ ARGS = EngineArgs(max_num_seqs=8)
 LONG = SamplingParams(max_tokens=200, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA)
 
 
-def _engine(step_s: float = 0.0, start_error: str = "", args: EngineArgs = ARGS) -> Engine:
-    return Engine(rt.spec(CountingWorker, step_s, start_error), args)
+def _engine(step_s: float = 0.0, start_error: str = "", args: EngineArgs = ARGS, core_wait_s: float = 30.0) -> Engine:
+    return Engine(rt.spec(CountingWorker, step_s, start_error), args, core_wait_s=core_wait_s)
 
 
 @pytest.fixture
@@ -34,10 +35,14 @@ async def llm(leak_oracle: None, smollm2: Tokenizer) -> AsyncIterator[AsyncLLM]:
         yield llm
 
 
-def _pids(llm: AsyncLLM) -> dict[str, int]:
+def _engine_of(llm: AsyncLLM) -> Engine:
     engine = llm._running().engine
     assert isinstance(engine, Engine)
-    return engine.pids()
+    return engine
+
+
+def _pids(llm: AsyncLLM) -> dict[str, int]:
+    return _engine_of(llm).pids()
 
 
 async def _until(llm: AsyncLLM, state: str, timeout_s: float = 10.0) -> None:
@@ -104,25 +109,103 @@ async def test_limits_come_from_the_core(llm: AsyncLLM) -> None:
     assert (info.max_model_len, info.vocab_size, info.max_num_seqs) == (256, 49152, 8)
 
 
-async def test_death_of_the_core_ends_live_requests_at_once_and_it_comes_back(llm: AsyncLLM) -> None:
-    streams = [await llm.add_request([5], LONG), await llm.add_request([6], LONG)]
-    for stream in streams:
-        await anext(stream)
+async def _rest(stream: RequestStream) -> list[int]:
+    return [token async for output in stream for token in output.outputs[0].token_ids]
+
+
+async def _whole(llm: AsyncLLM, prompt: int) -> list[int]:
+    return await _rest(await llm.add_request([prompt], LONG))
+
+
+async def test_death_of_the_core_pauses_streams_that_then_go_on_to_the_token(llm: AsyncLLM) -> None:
+    streams = [await llm.add_request([100 * index], LONG) for index in range(1, 13)]  # more than run at a time
+    first = [list((await anext(stream)).outputs[0].token_ids) for stream in streams[:8]]
     before = _pids(llm)
     os.kill(before[CORE], signal.SIGKILL)
-    async with asyncio.timeout(2):
-        for stream in streams:
-            with pytest.raises(EngineDead, match="the engine core died.*SIGKILL.*send the request again"):
-                await stream.final()
-    assert llm.health().state == "restarting"
+    await _until(llm, "restarting")
     assert "the engine core died" in llm.health().detail
+    assert "SIGKILL" in llm.health().detail
     with pytest.raises(EngineNotReady, match="restarting"):
-        await llm.add_request([5])
-    await _until(llm, "ready")
+        await llm.statistics()
+    assert llm.info().max_model_len == 256, "limits are known meanwhile"
+    meanwhile = await llm.add_request([5000], LONG)
+    assert llm.health().state == "ready", "it waited for the successor"
+    streams[3].abort()
+    for index, stream in enumerate(streams, 1):
+        if index != 4:
+            tokens = (first[index - 1] if index <= 8 else []) + await _rest(stream)
+            assert tokens == list(range(100 * index + 1, 100 * index + 201))
+    assert await _rest(meanwhile) == list(range(5001, 5201))
     after = _pids(llm)
     assert after[WORKER] == before[WORKER], "the worker keeps its process"
     assert after[CORE] != before[CORE]
+    statistics = await llm.statistics()
+    assert (statistics.num_running, statistics.num_waiting) == (0, 0)
+    assert (statistics.num_failed, statistics.num_free_blocks) == (0, statistics.num_blocks)
+    assert len(_engine_of(llm)._journal) == 0
+
+
+async def test_a_request_given_up_while_the_core_is_gone_never_reaches_its_successor(llm: AsyncLLM) -> None:
+    streams = [await llm.add_request([100 * index], LONG) for index in range(1, 4)]
+    await anext(streams[0])
+    os.kill(_pids(llm)[CORE], signal.SIGKILL)
+    await _until(llm, "restarting")
+    waiting = asyncio.create_task(llm.add_request([5000], LONG))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    for stream in streams:
+        stream.abort()
+    await _until(llm, "ready")
     await _works(llm)
+    assert (await llm.statistics()).num_finished == 1
+
+
+async def test_a_request_does_not_wait_for_a_core_for_ever(leak_oracle: None, smollm2: Tokenizer) -> None:
+    engine = _engine(step_s=0.01, core_wait_s=0.02)
+    async with AsyncLLM.from_parts(ARGS, engine, smollm2) as llm:
+        stream = await llm.add_request([5], LONG)
+        os.kill(_pids(llm)[CORE], signal.SIGKILL)
+        await _until(llm, "restarting")
+        with pytest.raises(EngineNotReady, match=r"has not come back within 0\.02 s.*SIGKILL.*try again"):
+            await llm.add_request([6], LONG)
+        assert await _rest(stream) == list(range(6, 206)), "those that were in go on all the same"
+
+
+async def test_a_core_that_dies_again_and_again_is_the_end_of_all_requests(llm: AsyncLLM) -> None:
+    ended = asyncio.create_task(llm.wait_dead())
+    requests = [asyncio.create_task(_whole(llm, 5))]
+    async with asyncio.timeout(60):
+        while not ended.done():
+            pid = _pids(llm).get(CORE)
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.02)
+            if llm.health().state == "restarting":
+                requests.append(asyncio.create_task(_whole(llm, 6)))
+    assert "the engine core is gone for good" in ended.result()
+    errors = await asyncio.gather(*requests, return_exceptions=True)
+    assert all(isinstance(error, EngineError) for error in errors), errors
+    assert "gone for good" in str(errors[-1])
+    with pytest.raises(EngineNotReady, match="gone for good"):
+        await llm.add_request([6], LONG)
+
+
+async def test_a_request_that_kills_the_core_is_quarantined_and_the_others_go_on(
+    leak_oracle: None, smollm2: Tokenizer
+) -> None:
+    """The worker kills the core each time it is given that prompt."""
+    args = EngineArgs(max_num_seqs=8)
+    async with AsyncLLM.from_parts(args, _engine(step_s=0.005, args=args), smollm2) as llm:
+        others = [await llm.add_request([100 * index], LONG) for index in range(1, 4)]
+        await anext(others[0])
+        killer = await llm.add_request([13, CORE_KILLER], LONG)
+        with pytest.raises(EngineError, match="the engine core died 3 times.*ran alone.*SIGKILL.*not tried again"):
+            await _rest(killer)
+        for index, stream in enumerate(others, 1):
+            tokens = await _rest(stream)
+            assert tokens[-1] == 100 * index + 200
+        assert llm.health().state == "ready"
+        await _works(llm)
 
 
 async def test_death_of_the_worker_pauses_streams_that_then_go_on_to_the_token(llm: AsyncLLM) -> None:
@@ -139,15 +222,13 @@ async def test_death_of_the_worker_pauses_streams_that_then_go_on_to_the_token(l
     assert _pids(llm)[CORE] == before[CORE], "the core keeps its process"
 
 
-async def test_death_of_both_at_once(llm: AsyncLLM) -> None:
+async def test_death_of_both_at_once_is_a_pause_too(llm: AsyncLLM) -> None:
     stream = await llm.add_request([5], LONG)
-    await anext(stream)
+    first = (await anext(stream)).outputs[0].token_ids
     for pid in _pids(llm).values():
         os.kill(pid, signal.SIGKILL)
-    async with asyncio.timeout(2):
-        with pytest.raises(EngineError):
-            await stream.final()
     await _until(llm, "restarting")
+    assert first + await _rest(stream) == list(range(6, 206))
     await _until(llm, "ready")
     await _works(llm)
 
