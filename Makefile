@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard channels/native/* gpu/native/*)
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test check chaos clean
+.PHONY: demo test check chaos chaos-channels explore sanitize clean
 
 demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
@@ -20,6 +20,15 @@ check: $(VENV)/.dev ## style and types
 
 chaos: $(VENV)/.dev ## long campaigns of random kills
 	RINGCAST_CHAOS_KILLS=500 $(BIN)/python -m pytest -s tests/actors/test_chaos.py
+
+chaos-channels: $(VENV)/.dev ## 1,000 processes killed at named points inside the ring protocol
+	RINGCAST_KILLS=1000 $(BIN)/python -m pytest -s tests/channels/test_kill_points.py
+
+explore: $(VENV)/.dev ## every interleaving of the protocol's small configurations, and every mutation
+	cd tests/channels && ../../$(BIN)/python -m explorer
+
+sanitize: $(VENV)/.dev ## the native core under GCC's sanitizers, 15 s a build
+	$(BIN)/python tests/channels/native_builds.py 15
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 HOT_S: Final = 50e-6  # how long it polls for more before it arms, while messages come that close together
 BATCH: Final = 64  # messages between two turns of the loop
 _GAP_WEIGHT: Final = 8
+_GAP_MOST: Final = 2  # times hot_s: one long idle time shall not end polling, nor many be remembered for long
 
 
 class Port:
@@ -113,7 +114,7 @@ class Port:
         return self._bell.arm(readers, writers)
 
     def _count_news(self, now: float) -> None:
-        gap = min(now - self._last_news, self._hot_s * _GAP_WEIGHT)  # a long idle time is not remembered for long
+        gap = min(now - self._last_news, self._hot_s * _GAP_MOST)
         self._gap_s += (gap - self._gap_s) / _GAP_WEIGHT
         self._last_news = now
 

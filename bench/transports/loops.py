@@ -17,14 +17,13 @@ from .eventfd import exchange_eventfds
 from .ring import RingEnds
 
 
-def _run_with_reader(fd: int, on_readable: Callable[[], None], begin: Callable[[], None] | None) -> None:
+def _run_with_reader(fd: int, on_readable: Callable[[], None], begin: Callable[[], None]) -> None:
     """A loop that runs until stopped."""
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         loop.add_reader(fd, on_readable)
-        if begin is not None:
-            loop.call_soon(begin)
+        loop.call_soon(begin)
         loop.run_forever()
         loop.remove_reader(fd)
     finally:
@@ -38,7 +37,7 @@ class _LoopEndpoint(Endpoint):
     _fd: int
     _send: Callable[[], object]
     _on_readable: Callable[[], None]
-    _before_sleep: Callable[[], object]
+    _before_sleep: Callable[[], object]  # on the loop
 
     def ping_asleep(self, size_bytes: int, count: int) -> dict[str, float]:
         """From the write to the callback, there and back."""
@@ -58,11 +57,11 @@ class _LoopEndpoint(Endpoint):
 
         def begin() -> None:
             nonlocal start
+            self._before_sleep()
             start = now()
             send()
 
         self._on_message = on_message
-        self._before_sleep()
         _run_with_reader(self._fd, self._on_readable, begin)
         return summarise(laps, 2)
 
@@ -78,8 +77,7 @@ class _LoopEndpoint(Endpoint):
                 asyncio.get_event_loop().stop()
 
         self._on_message = on_message
-        self._before_sleep()
-        _run_with_reader(self._fd, self._on_readable, None)
+        _run_with_reader(self._fd, self._on_readable, self._before_sleep)
 
 
 class LoopEventfd(_LoopEndpoint):
@@ -123,5 +121,5 @@ class LoopRing(_LoopEndpoint):
                 asyncio.get_event_loop().call_soon(on_readable)
 
         self._send, self._on_readable = send, on_readable
-        self._before_sleep = lambda: bell.arm(sources)
+        self._before_sleep = arm
         self._ends = ends

@@ -42,7 +42,8 @@ typedef struct {
     /* Spinning: worth while if recent waits were short, and if it takes a core from nobody. */
     unsigned cores;      /* that its processes may use at once, by quota; 0: as many as there are */
     int64_t gap_ns;      /* how long waits last, a moving average */
-    unsigned usable;     /* cores of all processes of the board */
+    unsigned usable;     /* cores of all processes of the board, */
+    unsigned owners;     /* of which there were so many */
     bool crowded;        /* more of those are busy */
     int64_t cores_ns, crowded_ns; /* when these were looked at; 0: never */
     uint64_t waits, spins, spins_won, sleeps, tokens;
@@ -130,8 +131,12 @@ void sources_take_waits(const sources *from);
 void sources_close(sources *from);
 void doorbell_own(DoorbellObject *self);
 bool doorbell_is_usable(DoorbellObject *self);
-/* How many processes of the board do not sleep. */
-unsigned board_busy(void *board);
+/* Once in a while, look anew where the board's processes may run: system calls, so only when they matter little. */
+void doorbell_look_around(DoorbellObject *self);
+struct board_census {
+    unsigned owners, busy; /* processes with a slot; those of them that do not sleep */
+};
+struct board_census board_count(void *board);
 PyObject *doorbell_may_spin(DoorbellObject *self, PyObject *ignored);
 PyObject *doorbell_wait(DoorbellObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 

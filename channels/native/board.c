@@ -119,7 +119,7 @@ static PyObject *board_progress(BoardObject *self, PyObject *number)
 
 static PyObject *get_busy(BoardObject *self, void *Py_UNUSED(closure))
 {
-    return mapping_is_forked(&self->map) ? NULL : PyLong_FromUnsignedLong(board_busy(self->map.base));
+    return mapping_is_forked(&self->map) ? NULL : PyLong_FromUnsignedLong(board_count(self->map.base).busy);
 }
 
 static PyObject *board_set_gauges(BoardObject *self, PyObject *const *args, Py_ssize_t given)

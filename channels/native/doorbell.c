@@ -108,6 +108,7 @@ static PyObject *doorbell_arm(DoorbellObject *self, PyObject *const *args, Py_ss
         sources_open(&from, (PyObject *)self, out[0], out[1]) < 0)
         return NULL;
     doorbell_own(self);
+    doorbell_look_around(self);
     bell_arm(&self->bell);
     bool ready = sources_ready(&from);
     if (ready) {
@@ -173,7 +174,7 @@ static PyMethodDef methods[] = {
            "busy processes have a core each. The GIL is released; signal handlers run, and end the wait if\nthey raise."),
     METHOD("may_spin", doorbell_may_spin, METH_NOARGS,
            "may_spin() -> bool\n\nWhether polling for a moment takes a core from nobody: there are two or more, and one for "
-           "each of this board's\nbusy processes. Counted anew every 10 ms."),
+           "each of this board's\nbusy processes. They are counted anew every 10 ms; where they may run is looked at when one sleeps."),
     METHOD("statistics", doorbell_statistics, METH_NOARGS, "statistics() -> DoorbellStatistics"),
     METHOD("fileno", doorbell_fileno, METH_NOARGS, "fileno() -> int\n\nOur duplicate of the eventfd, to watch; -1 after close."),
     METHOD("close", doorbell_close, METH_NOARGS, "close()\n\nClose the duplicate: rings go nowhere. Again is allowed."),

@@ -61,8 +61,10 @@ void sources_take_waits(const sources *from)
 #define MAX_SECONDS 1e9
 #define LOOK_EVERY_NS 1000000 /* at the descriptors, while rings are ready all the time */
 #define COUNT_EVERY_NS 10000000  /* the busy processes, before a spin */
-#define CORES_EVERY_NS 250000000 /* that they may run on: this takes system calls */
-#define GAP_WEIGHT 8            /* a wait counts for so much of the moving average */
+#define CORES_EVERY_NS 250000000 /* that they may run on: this takes system calls, so only when one sleeps anyway */
+#define LONG_SPIN_NS 1000000     /* costs more than those calls; perhaps it kept the other side from running */
+#define GAP_WEIGHT 8             /* a wait counts for so much of the moving average */
+#define GAP_MOST 2               /* spins: one long idle time shall not end spinning, nor many be remembered for long */
 
 static int64_t now_ns(void)
 {
@@ -128,15 +130,17 @@ static PyObject *ready_fds(const struct pollfd *polled, Py_ssize_t count)
 
 /* ---- spin ---- */
 
-unsigned board_busy(void *board)
+struct board_census board_count(void *board)
 {
     const struct board_header *header = board;
-    unsigned busy = 0;
+    struct board_census census = {0, 0};
     for (uint32_t slot = 0; slot < header->slots; slot++) {
         struct board_slot *at = &board_slots(board)[slot];
-        busy += LOAD_RELAXED(&at->owner_pid) && (LOAD_RELAXED(&at->bell) & BELL_STATE) != BELL_ARMED;
+        bool owned = LOAD_RELAXED(&at->owner_pid) != 0;
+        census.owners += owned;
+        census.busy += owned && (LOAD_RELAXED(&at->bell) & BELL_STATE) != BELL_ARMED;
     }
-    return busy;
+    return census;
 }
 
 /* How many cores the processes of the board may run on. Those that have died are crossed out. */
@@ -157,22 +161,36 @@ static unsigned board_cores(void *board)
     return (unsigned)CPU_COUNT(&all);
 }
 
+static void look_at_cores(DoorbellObject *self, int64_t now)
+{
+    void *board = ((BoardObject *)self->board)->map.base;
+    unsigned cores = board_cores(board);
+    self->usable = self->cores && self->cores < cores ? self->cores : cores;
+    self->owners = board_count(board).owners;
+    self->cores_ns = now;
+}
+
 /* Do the board's busy processes, of whom we are one, fill the cores that they may use? A spin would then keep somebody
  * from working, perhaps the very one that it waits for. */
 static bool is_crowded(DoorbellObject *self, int64_t now)
 {
-    void *board = ((BoardObject *)self->board)->map.base;
-    if (!self->cores_ns || now - self->cores_ns >= CORES_EVERY_NS) {
-        unsigned cores = board_cores(board);
-        self->usable = self->cores && self->cores < cores ? self->cores : cores;
-        self->cores_ns = now;
-        self->crowded_ns = 0;
-    }
     if (!self->crowded_ns || now - self->crowded_ns >= COUNT_EVERY_NS) {
-        self->crowded = self->usable < 2 || board_busy(board) > self->usable;
+        struct board_census census = board_count(((BoardObject *)self->board)->map.base);
+        if (!self->cores_ns || census.owners != self->owners)
+            look_at_cores(self, now);
+        self->crowded = self->usable < 2 || census.busy > self->usable;
         self->crowded_ns = now;
     }
     return self->crowded;
+}
+
+void doorbell_look_around(DoorbellObject *self)
+{
+    int64_t now = self->cores_ns ? now_ns() : 0;
+    if (now - self->cores_ns < CORES_EVERY_NS)
+        return;
+    look_at_cores(self, now);
+    self->crowded_ns = 0;
 }
 
 /* Needs no GIL. */
@@ -219,7 +237,7 @@ static int sleep_until(struct pollfd *polled, Py_ssize_t count, int64_t deadline
 /* A wait has lasted so long: what the next spins go by. */
 static void learn(DoorbellObject *self, int64_t spent_ns, int64_t spin_ns)
 {
-    int64_t most = spin_ns * GAP_WEIGHT; /* one long idle time shall not be remembered for long */
+    int64_t most = spin_ns * GAP_MOST;
     self->gap_ns += ((spent_ns < most ? spent_ns : most) - self->gap_ns) / GAP_WEIGHT;
 }
 
@@ -247,8 +265,11 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
         ready = spin(from, start + spin_ns < deadline ? start + spin_ns : deadline);
         Py_END_ALLOW_THREADS
         if (ready) {
+            int64_t now = now_ns();
             self->spins_won++;
-            learn(self, now_ns() - start, spin_ns);
+            learn(self, now - start, spin_ns);
+            if (now - start >= LONG_SPIN_NS)
+                doorbell_look_around(self);
             PyMem_Free(polled);
             return PyList_New(0);
         }
@@ -258,6 +279,7 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
     if (timeout_s == 0) {
         found = sleep_until(polled, count, deadline); /* a look at the fds; nothing to arm for */
     } else {
+        doorbell_look_around(self);
         bell_arm(&self->bell);
         if (sources_ready(from)) {
             found = 0;

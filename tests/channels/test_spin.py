@@ -55,6 +55,14 @@ def test_long_waits_teach_it_not_to_spin_and_short_ones_to_spin_again(roomy, rin
     raise AssertionError("short waits did not teach it to spin again")
 
 
+def test_one_idle_time_does_not_end_the_spinning_of_a_busy_stream(roomy):
+    for _ in range(3):
+        assert spins(roomy, 1e-3, timeout_s=2e-3)
+        for _ in range(20):
+            roomy.notify()
+            roomy.wait([], [], [], 0.05, 1e-3)  # there is a token already: it ends at once
+
+
 def test_won_spin_makes_no_sleep(roomy, ring):
     r = ring(1024)
     timer = threading.Timer(0.01, lambda: r.writer.try_send(b"x", 1))
@@ -105,6 +113,15 @@ bell.arm([])
 print("asleep", flush=True)
 sys.stdin.readline()
 """
+
+
+def may_spin_after_a_sleep(bell):
+    time.sleep(COUNTED_ANEW_S)
+    bell.arm([])
+    bell.disarm()
+    return bell.may_spin()
+
+
 COUNTED_ANEW_S = 0.3  # it counts the busy every 10 ms, and looks who lives and where every 250 ms
 
 
@@ -121,8 +138,7 @@ def test_no_spin_while_the_busy_processes_of_the_board_fill_the_cores(roomy, bel
     others[0].stdin.write("\n")
     others[0].stdin.flush()
     assert others[0].stdout.readline() == "asleep\n"
-    time.sleep(COUNTED_ANEW_S)
-    assert roomy.may_spin()
+    assert may_spin_after_a_sleep(roomy)
     assert bells.board.busy == 1  # one sleeps, the others are dead
 
 
@@ -133,11 +149,9 @@ def test_pinned_processes_spin_if_each_has_a_core_of_its_own(roomy, neighbours):
     try:
         os.sched_setaffinity(0, {own})
         os.sched_setaffinity(neighbour.pid, {other})
-        time.sleep(COUNTED_ANEW_S)
-        assert roomy.may_spin()
+        assert may_spin_after_a_sleep(roomy)
         os.sched_setaffinity(neighbour.pid, {own})
-        time.sleep(COUNTED_ANEW_S)
-        assert not roomy.may_spin()
+        assert not may_spin_after_a_sleep(roomy)
     finally:
         os.sched_setaffinity(0, mask)
 
