@@ -20,6 +20,8 @@ check: $(VENV)/.dev ## style and types
 
 chaos: $(VENV)/.dev ## long campaigns of random kills
 	RINGCAST_CHAOS_KILLS=500 $(BIN)/python -m pytest -s tests/actors/test_chaos.py
+	RINGCAST_CHAOS_WORKER_KILLS=10 $(BIN)/python -m pytest tests/test_recovery.py
+	RINGCAST_CHAOS_EXAMPLES=5000 $(BIN)/python -m pytest tests/scheduler/test_scheduler_machine.py --timeout 3000
 
 chaos-channels: $(VENV)/.dev ## 1,000 processes killed at named points inside the ring protocol
 	RINGCAST_KILLS=1000 $(BIN)/python -m pytest -s tests/channels/test_kill_points.py

@@ -181,9 +181,9 @@ class _ActorBase:
 class Actor(_ActorBase):
     """An actor with ``async def`` handlers, served on an asyncio loop.
 
-    Flow: ``__init__`` (cheap) -> ``on_start`` (READY when it returns) -> handlers one at a time, with ``run`` beside
-    them if the class has one -> ``on_stop``. An exception in a handler goes to the caller and the actor lives on; an
-    exception in ``run`` kills the actor, and its supervisor decides.
+    Flow: ``__init__`` (cheap) -> ``on_prepare`` -> ``on_start`` (READY when it returns) -> handlers one at a time, with
+    ``run`` beside them if the class has one -> ``on_stop``. An exception in a handler goes to the caller and the actor
+    lives on; an exception in ``run`` kills the actor, and its supervisor decides.
     """
 
     def __init_subclass__(cls) -> None:
@@ -196,6 +196,13 @@ class Actor(_ActorBase):
                 )
             if isinstance(member, StreamDescriptor) and not inspect.isasyncgenfunction(member.function):
                 raise TypeError(f"{cls.__qualname__}.{name} is no async generator: a stream needs a `yield`")
+
+    async def on_prepare(self, ctx: Context) -> None:
+        """What a start needs and may happen early: load libraries, open files. `on_start` follows.
+
+        With ``process(spare=True)`` it runs while the predecessor is still at work: it must leave alone what that one
+        owns (a device's memory, a lock), and the time until `on_start` may be any, or for ever.
+        """
 
     async def on_start(self, ctx: Context, handoff: object) -> None:
         """Prepare; READY is sent when this returns. Raising makes the start fail with this traceback.
@@ -231,6 +238,13 @@ class BlockingActor(_ActorBase):
                 raise TypeError(f"{cls.__qualname__}.{name} is no generator: a stream needs a `yield`")
             if isinstance(member, CallDescriptor) and member.concurrent:
                 raise TypeError(f"{cls.__qualname__}.{name} is concurrent: a BlockingActor has one thread")
+
+    def on_prepare(self, ctx: Context) -> None:
+        """What a start needs and may happen early: load libraries, open files. `on_start` follows.
+
+        With ``process(spare=True)`` it runs while the predecessor is still at work: it must leave alone what that one
+        owns (a device's memory, a lock), and the time until `on_start` may be any, or for ever.
+        """
 
     def on_start(self, ctx: Context, handoff: object) -> None:
         """Prepare; READY is sent when this returns. Raising makes the start fail with this traceback.

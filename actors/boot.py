@@ -14,7 +14,7 @@ from typing import Any
 from ringcast.channels.codec import message
 
 ROOT_SLOT = 0
-BOARD_FREE, BOARD_STARTING, BOARD_READY = range(3)  # a slot's state on the board
+BOARD_FREE, BOARD_STARTING, BOARD_READY, BOARD_SPARE = range(4)  # a slot's state on the board
 CPUS_VARIABLE = "RINGCAST_CPUS"  # in a child's environment: the processors that it keeps to
 
 
@@ -34,6 +34,7 @@ class Boot:
     arguments: bytes  # encoded (args, kwargs): decoded after the class's module is imported
     sys_path: list[str]
     log_level: int
+    is_spare: bool = False  # prepare, and wait for PROMOTE before the actor is started
 
 
 def class_for_travel(cls: type) -> tuple[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.channels import ORPHANED, Board, Doorbell, Frame, Link, Outbox
 
@@ -27,15 +27,21 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+NOT_PROMOTED: Final = object()
+
 
 class ChildControl(_Base):
     """Mixed into a node: the root says who the peers are, what died, and when to stop."""
 
     stop_reason: str | None = None
+    promotion: object = NOT_PROMOTED  # a spare's: what its predecessor hands off, once it is to take its place
     _last_watch = 0
 
     def on_stop_requested(self) -> None:
         """The root asked for an orderly stop; ``stop_reason`` is set."""
+
+    def on_promoted(self) -> None:
+        """The root wants this spare to become the actor; ``promotion`` is set."""
 
     def connect_root(self, link: Link, bell_fd: int, ring_fd: int) -> Peer:
         """The root is the first peer."""
@@ -91,6 +97,9 @@ class ChildControl(_Base):
         elif frame.kind == FrameKind.STOP:
             self.stop_reason = body
             self.on_stop_requested()
+        elif frame.kind == FrameKind.PROMOTE:
+            self.promotion = body
+            self.on_promoted()
         elif frame.kind == FrameKind.ASK_STATISTICS:
             self.to_root(FrameKind.STATISTICS, node_statistics(self))
 
@@ -105,9 +114,13 @@ class AsyncChildNode(ChildControl, AsyncNode):
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self.stop_requested = asyncio.Event()
+        self.promoted = asyncio.Event()
 
     def on_stop_requested(self) -> None:
         self.stop_requested.set()
+
+    def on_promoted(self) -> None:
+        self.promoted.set()
 
 
 class BlockingChildNode(ChildControl, BlockingNode):

@@ -13,8 +13,6 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-import setproctitle
-
 from ringcast.channels import ORPHANED, Board, Codec, Doorbell, EncodeError, Frame, Link, Outbox, RingWriter
 
 from . import platform
@@ -23,7 +21,7 @@ from .async_cell import AsyncCell
 from .blocking_cell import BlockingCell
 from .boot import ROOT_SLOT, Boot, load_class
 from .cell import Cell, describe
-from .child_node import AsyncChildNode, BlockingChildNode, ChildControl
+from .child_node import NOT_PROMOTED, AsyncChildNode, BlockingChildNode, ChildControl
 from .context import Context
 from .loops import run_on_new_loop, send_all, wait_readable
 from .ref import Ref
@@ -58,6 +56,21 @@ class Place:
                 self.boot.slot, len(queue), oldest_us, meter.handled, int(meter.handling_time_s * 1e6)
             )
 
+    def show_title(self, addition: str = "") -> None:
+        """What process tables show."""
+        platform.current().show_title(f"{self.boot.system_name}: {self.boot.name}{addition}")
+
+    def show_spare(self, node: ChildControl) -> None:
+        """It is prepared, and waits."""
+        self.show_title(" (spare)")
+        node.report_phase("waits as a spare", None)
+
+    def promoted(self, node: ChildControl) -> object:
+        """It is a spare no more; its predecessor's hand-off."""
+        self.show_title()
+        node.report_phase("start", None)
+        return node.promotion
+
     def join(self, node: ChildControl) -> None:
         """Connect the node to the root."""
         platform.current().node_made(node)
@@ -69,7 +82,7 @@ def run_child(link_fd: int) -> int:
     """Receive the boot frame and live; the process's exit code."""
     place = _receive_boot(Link(link_fd))
     boot = place.boot
-    setproctitle.setproctitle(f"{boot.system_name}: {boot.name}")
+    place.show_title(" (spare, prepares itself)" if boot.is_spare else "")
     sys.path[:] = boot.sys_path
     logging.basicConfig(level=boot.log_level, format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -112,7 +125,7 @@ async def _live_async(place: Place, cls: type[Actor]) -> int:
         cell = AsyncCell(actor, boot.actor_id, boot.name, place.show_handler)
         node.route_up(boot.actor_id, boot.name, boot.slot, cell.capacity_bytes)
         runner = ActorRunner(node, cell, actor)
-        start = asyncio.ensure_future(runner.start(_context(node, boot), handoff))
+        start = asyncio.ensure_future(_start(place, node, runner, handoff))
         await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
             start.cancel()  # stopped while it starts
@@ -146,8 +159,18 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     try:
         actor, handoff = _construct(node, boot, cls)
         cell = BlockingCell(actor, boot.actor_id, boot.name, place.show_handler)
+        ctx = _context(node, boot)
+        actor.on_prepare(ctx)
+        if boot.is_spare:
+            place.show_spare(node)
+            while node.promotion is NOT_PROMOTED:
+                if node.stop_reason is not None:
+                    return 0
+                if not node.receive():
+                    node.wait()
+            handoff = place.promoted(node)
         node.cells[boot.actor_id] = cell
-        actor.on_start(_context(node, boot), handoff)
+        actor.on_start(ctx, handoff)
         if cls.on_abort is not BlockingActor.on_abort:
             _start_side_thread(actor, place)
     except BaseException as error:
@@ -171,6 +194,16 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     node.flush()
     node.outbox.close()
     return 0
+
+
+async def _start(place: Place, node: AsyncChildNode, runner: ActorRunner, handoff: object) -> None:
+    ctx = _context(node, place.boot)
+    await runner.prepare(ctx)
+    if place.boot.is_spare:
+        place.show_spare(node)
+        await node.promoted.wait()
+        handoff = place.promoted(node)
+    await runner.start(ctx, handoff)
 
 
 def _construct(node: ChildControl, boot: Boot, cls: type[Any]) -> tuple[Any, object]:

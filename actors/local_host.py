@@ -68,7 +68,9 @@ class TaskHost:
             assert isinstance(actor, Actor)
             cell = AsyncCell(actor, child.actor_id, child.name, lambda _, __: None)
             self._runner = ActorRunner(self._root, cell, actor)
-            await self._runner.start(Context(self._owner, ref, child.name, self._incarnation), handoff)
+            ctx = Context(self._owner, ref, child.name, self._incarnation)
+            await self._runner.prepare(ctx)
+            await self._runner.start(ctx, handoff)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -142,7 +144,9 @@ class ThreadHost:
             assert isinstance(actor, BlockingActor)
             ref = Ref(child.actor_id, child.name, self._root)
             cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, lambda _, __: None, self._loop)
-            actor.on_start(Context(self._owner, ref, child.name, self._incarnation), self._handoff)
+            ctx = Context(self._owner, ref, child.name, self._incarnation)
+            actor.on_prepare(ctx)
+            actor.on_start(ctx, self._handoff)
         except BaseException as error:  # SystemExit ends the actor's start, not the app
             self._started.set_exception(error)
             return

@@ -27,6 +27,12 @@ class Platform:
         """Start an actor's process, which inherits the link; ``OSError`` if that is not possible."""
         return ChildProcess(name, link_fd, env, on_exit)
 
+    def show_title(self, title: str) -> None:
+        """Name this process in process tables."""
+        import setproctitle
+
+        setproctitle.setproctitle(title)
+
     def start_thread(self, target: Callable[[], None], name: str) -> None:
         """Run ``target`` on a thread that does not keep the process alive."""
         threading.Thread(target=target, name=name, daemon=True).start()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
 
 from . import platform
-from .boot import BOARD_FREE, BOARD_READY, BOARD_STARTING, CPUS_VARIABLE, Boot, class_for_travel
+from .boot import BOARD_FREE, BOARD_READY, BOARD_SPARE, BOARD_STARTING, CPUS_VARIABLE, Boot, class_for_travel
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
@@ -58,16 +58,22 @@ class ProcessHost:
         self._phase_timer: asyncio.TimerHandle | None = None
         self._abort_fd = -1
         self._handoff: object = None
+        self._on_spare_death: Callable[[Cause], None] | None = None  # set while it is a spare
         # Told what the actor is stalled in, when a declared phase takes longer than it may.
         self.on_phase_stalled: Callable[[str], None] | None = None
         self._statistics: list[asyncio.Future[NodeStatistics]] = []
 
+    def launch_spare(self, on_death: Callable[[Cause], None]) -> None:
+        """Start the process, let it prepare and wait for `start`; told of its death before that, on the loop."""
+        self._on_spare_death = on_death
+        self._try_launch(None)
+
     async def start(self, handoff: object) -> int:
-        try:
-            self._launch(handoff)
-        except BaseException:
-            self._release()
-            raise
+        """Launch the process, or promote the spare that it is."""
+        if self._on_spare_death is None:
+            self._try_launch(handoff)
+        else:
+            self._promote(handoff)
         try:
             return await asyncio.shield(self._ready)
         except asyncio.CancelledError:
@@ -75,8 +81,28 @@ class ProcessHost:
             await self.wait_gone()
             raise
 
+    def _promote(self, handoff: object) -> None:
+        self._on_spare_death = None
+        self._phase = "start"
+        self._show(BOARD_STARTING, self.child.name)
+        self._root.send_frame(self._root.peers[self.slot], FrameKind.PROMOTE, handoff)
+
+    def _try_launch(self, handoff: object) -> None:
+        try:
+            self._launch(handoff)
+        except BaseException:
+            self._release()
+            raise
+
+    def _show(self, state: int, label: str) -> None:
+        """On the board."""
+        root = self._root
+        root.board.set_label(self.slot, f"{self.pid} {label}")
+        root.board.set_state(self.slot, self.incarnation, state)
+
     def _launch(self, handoff: object) -> None:
         root, child = self._root, self.child
+        is_spare = self._on_spare_death is not None
         class_name, class_bytes = class_for_travel(child.spec.cls)
         arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs), handoff))
         self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
@@ -102,12 +128,15 @@ class ProcessHost:
             arguments=arguments,
             sys_path=[os.path.abspath(p) for p in sys.path],
             log_level=logging.getLogger("ringcast").getEffectiveLevel(),
+            is_spare=is_spare,
         )
         fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd)
         ours.send(FrameKind.BOOT, 0, root.codec.encode(boot), fds)
         root.hosts[self.slot] = self
-        root.board.set_label(self.slot, f"{self._process.pid} {child.name}")
-        root.board.set_state(self.slot, self.incarnation, BOARD_STARTING)
+        if is_spare:
+            self._show(BOARD_SPARE, f"{child.name} (spare)")
+        else:
+            self._show(BOARD_STARTING, child.name)
         root.connect(self.slot, child.name, ours, os.dup(self._bell_fd), os.dup(self._ring.fd))
 
     def fds_for_introduction(self) -> tuple[int, int]:
@@ -234,7 +263,9 @@ class ProcessHost:
         for future in self._statistics:
             if not future.done():
                 future.set_exception(ActorError(f"actor {self.child.name!r} ended: {cause.summary}"))
-        if not self._ready.done():
+        if self._on_spare_death is not None:
+            self._on_spare_death(cause)
+        elif not self._ready.done():
             self._ready.set_exception(StartFailed(self.child.name, cause))
             self._ready.exception()  # whoever started it may have been cancelled
         elif not self._stopping:

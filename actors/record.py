@@ -17,10 +17,11 @@ from .actor import Actor
 from .directory import Directory, Place
 from .errors import Cause
 from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
-from .host import Child, Host
+from .host import Child, ExitCallback, Host
 from .local_host import TaskHost, ThreadHost
 from .process_host import ProcessHost
 from .root_node import RootNode
+from .spare import SpareKeeper
 from .spec import process
 
 log = logging.getLogger("ringcast.actors")
@@ -85,6 +86,9 @@ class Record:
         self._turn = asyncio.Lock()  # one start or end at a time, whoever wants it
         self._starting: asyncio.Future[int] | None = None
         self._ending: asyncio.Task[None] | None = None  # it is being stopped for good
+        self._spares: SpareKeeper | None = None
+        if isinstance(child.where, process) and child.where.spare:
+            self._spares = SpareKeeper(child.name, lambda: self._process_host(self.incarnation + 1))
 
     @property
     def has_ended(self) -> bool:
@@ -118,13 +122,8 @@ class Record:
         self.incarnation += 1
         incarnation = self.incarnation
         handoff, self.handoff = self.handoff, None
-
-        def on_exit(cause: Cause, clean: bool) -> None:
-            if self.incarnation == incarnation:
-                self._on_exit(cause, clean)
-
         self._early_exit = None
-        host = self.host = self._make_host(incarnation, on_exit)
+        host = self.host = self._make_host(incarnation)
         starting = self._starting = asyncio.ensure_future(host.start(handoff))
         try:
             await asyncio.wait([starting])
@@ -141,6 +140,8 @@ class Record:
         self._capacity_bytes = starting.result()
         self.state = State.READY
         self.tell(Ready(incarnation))
+        if self._spares is not None:
+            self._spares.begin()
         early_exit: tuple[Cause, bool] | None = self._early_exit  # set while we waited
         if early_exit is not None:
             self._on_exit(*early_exit)
@@ -161,9 +162,12 @@ class Record:
         try:
             if self._starting is not None:
                 self._starting.cancel()
+            spare = self._spares.drop() if self._spares is not None else None
             async with self._turn:
                 if timeout_s is not None:
                     await self._end(reason, timeout_s)
+            if spare is not None:
+                await spare.wait_gone()
         finally:
             self.tell(Stopped())
 
@@ -192,6 +196,8 @@ class Record:
             return
         self.state = State.FAILED
         self.cause = cause
+        if self._spares is not None:
+            self._spares.drop()
         if self.child.restart.kind != "temporary":
             log.error("actor %r is given up: %s", self.name, cause.summary)
         self.tell(GaveUp(cause))
@@ -233,15 +239,26 @@ class Record:
         if host is not None:
             self.handoff = await host.stop(reason, timeout_s)
 
-    def _make_host(self, incarnation: int, on_exit: Callable[[Cause, bool], None]) -> Host:
+    def _make_host(self, incarnation: int) -> Host:
         child = self.child
         if isinstance(child.where, process):
-            host = ProcessHost(self._root, child, incarnation, on_exit)
-            host.on_phase_stalled = lambda phase: self._stalled(host, f"phase {phase!r}")
-            return host
+            spare = self._spares.take() if self._spares is not None else None
+            return spare or self._process_host(incarnation)
         if issubclass(child.spec.cls, Actor):
-            return TaskHost(self._root, self._directory, child, incarnation, on_exit)
+            return TaskHost(self._root, self._directory, child, incarnation, self._exit_of(incarnation))
         return ThreadHost(self._root, self._directory, child, incarnation)
+
+    def _process_host(self, incarnation: int) -> ProcessHost:
+        host = ProcessHost(self._root, self.child, incarnation, self._exit_of(incarnation))
+        host.on_phase_stalled = lambda phase: self._stalled(host, f"phase {phase!r}")
+        return host
+
+    def _exit_of(self, incarnation: int) -> ExitCallback:
+        def on_exit(cause: Cause, clean: bool) -> None:
+            if self.incarnation == incarnation:
+                self._on_exit(cause, clean)
+
+        return on_exit
 
     def _on_exit(self, cause: Cause, clean: bool) -> None:
         if self.state in (State.STARTING, State.DOWN):

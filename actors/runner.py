@@ -1,4 +1,4 @@
-"""The life of an actor on an event loop, in any process: construct, start, serve with run beside, stop.
+"""The life of an actor on an event loop, in any process: prepare, start, serve with run beside, stop.
 
 Hosts (a child process, the app's own process) call it and decide what a failure means; it reports nothing itself.
 """
@@ -39,6 +39,10 @@ class ActorRunner:
         self._actor = actor
         self._serve: asyncio.Task[None] | None = None
         self._run: asyncio.Task[None] | None = None
+
+    async def prepare(self, ctx: Context) -> None:
+        """Run ``on_prepare``. Exceptions of user code come out."""
+        await contained(self._actor.on_prepare(ctx))
 
     async def start(self, ctx: Context, handoff: object) -> None:
         """Run ``on_start``, then begin to serve. Exceptions of user code come out."""

@@ -44,10 +44,13 @@ class process:  # a value class with a verb's name: reads as where=rt.process()
     ``env`` is added to the inherited environment (thread counts such as OMP_NUM_THREADS belong there: they are read
     when a library is loaded). ``cpus`` are the processors that it may run on, from its first lines on; memory then
     comes from their NUMA node, by the kernel's first-touch rule. ``ValueError`` if this machine has none of them.
+    ``spare``: while the actor is up another process waits that has run its ``on_prepare`` already, and becomes its next
+    incarnation: a restart then costs what ``on_start`` takes. It sleeps, but its memory is taken.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     cpus: frozenset[int] | None = None
+    spare: bool = False
 
     def __post_init__(self) -> None:
         if self.cpus is not None and not self.cpus & os.sched_getaffinity(0):

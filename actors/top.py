@@ -15,9 +15,9 @@ from typing import Final
 
 from ringcast.channels import Board, ChannelError
 
-from .boot import BOARD_READY, BOARD_STARTING, ROOT_SLOT
+from .boot import BOARD_READY, BOARD_SPARE, BOARD_STARTING, ROOT_SLOT
 
-STATES: Final = {BOARD_STARTING: "starting", BOARD_READY: "ready"}
+STATES: Final = {BOARD_STARTING: "starting", BOARD_READY: "ready", BOARD_SPARE: "spare"}
 
 
 @dataclass(frozen=True, slots=True)

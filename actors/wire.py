@@ -11,7 +11,8 @@ Envelopes (msgpack arrays, first element is the kind; context is a packed CallCo
     ITEMS   call_id, items, window              of a stream
     MORE    actor_id, call_id, count            items that the reader has consumed
     GROUP   actor_ids, first call_id or None, reply_from or None, method, args, kwargs, context
-Frames between any two processes: ATTACH. From the root: BOOT, CONNECT, ROUTE, DIED, EVENT, STOP, ASK_STATISTICS.
+Frames between any two processes: ATTACH. From the root: BOOT, CONNECT, ROUTE, DIED, EVENT, STOP, ASK_STATISTICS,
+PROMOTE.
 To the root: READY, START_FAILED, PHASE, RESOLVE, WATCH, CRASHED, STOPPED, STATISTICS.
 """
 
@@ -56,6 +57,7 @@ class FrameKind(IntEnum):
     EVENT = 37  # watch number, event
     STOP = 38  # reason
     ASK_STATISTICS = 39
+    PROMOTE = 40  # hand-off: a spare becomes the actor
     READY = 48
     START_FAILED = 49  # traceback
     PHASE = 50  # name, stall_after_s

@@ -41,7 +41,8 @@ METHOD: Final = (
     "arrives. Every second stream is greedy, the others are seeded; every prompt is of other random token ids.",
     "A kill comes at a random moment, but after every stream has gone on since the one before. The pause of a stream "
     "is the time from the kill to its first token from the worker's successor; streams that have ended do not count.",
-    "The worker is started again after 50 ms each time; the delay does not grow.",
+    "The worker is started again after 50 ms each time; the delay does not grow. Unless the options say otherwise a "
+    "spare takes over: a process that has imported torch already. After a death another one is made beside the load.",
 )
 FIRST_WITHIN_S: Final = 2.0
 ALL_WITHIN_S: Final = 4.0
@@ -175,12 +176,16 @@ async def measure(options: argparse.Namespace, report: Report) -> None:
     """Both runs."""
     worker_config = WorkerConfig(str(resolve_model(options.model).path), dtype=options.dtype)
     config = SchedulerConfig(
-        max_num_seqs=options.streams, max_model_len=1024, max_plans_in_flight=options.plans_in_flight
+        max_num_seqs=options.streams,
+        max_num_batched_tokens=options.budget,
+        max_model_len=1024,
+        max_plans_in_flight=options.plans_in_flight,
     )
+    where = rt.process(spare=not options.no_spare)
     streams = Streams()
     async with rt.System() as system:
         listener = await system.spawn(rt.spec(Listener, streams), name="frontend")
-        worker = await system.spawn(rt.spec(Worker, worker_config), name=WORKER, where=rt.process(), restart=RESTART)
+        worker = await system.spawn(rt.spec(Worker, worker_config), name=WORKER, where=where, restart=RESTART)
         core = await system.spawn(rt.spec(EngineCore, config, worker), name=CORE, where=rt.process())
         engine = Engine(system, worker, core, await core.attach(listener), streams)
         await engine.start_streams(options.streams, options.tokens)
@@ -265,8 +270,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=200, help="of each stream")
-    parser.add_argument("--every-s", type=float, default=0.8, help="longest wait until the next kill, in seconds")
+    parser.add_argument("--tokens", type=int, default=128, help="of each stream")
+    parser.add_argument("--every-s", type=float, default=2.0, help="longest wait until the next kill, in seconds")
+    parser.add_argument("--budget", type=int, default=512, help="tokens of a step")
+    parser.add_argument("--no-spare", action="store_true", help="without a process that waits to take over")
     parser.add_argument("--plans-in-flight", type=int, default=1)
     parser.add_argument("--seed", type=int, default=random.randrange(1000), help="of the moments of the kills")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")

@@ -33,7 +33,8 @@ from .journal import Journal
 W = TypeVar("W", bound=WorkerInterface)
 
 CORE, WORKER, FRONTEND = "engine-core", "worker-0", "frontend"
-_RESTART = rt.Restart("permanent", max_restarts=3, within_s=60.0)
+# A death costs a pause, so many are borne; who dies at once again and again is given up within seconds all the same.
+_RESTART = rt.Restart("permanent", max_restarts=10, within_s=60.0, max_backoff_s=0.2)
 
 _CORE_WAIT_S = 60.0  # what a request waits for a core that restarts
 _BATCH_TOKENS = 32_768  # that a restarted core is given in one message: it answers others in between
@@ -90,7 +91,7 @@ class Engine:
             system = self._system = await self._stack.enter_async_context(rt.System("ringcast"))
             frontend = await system.spawn(rt.spec(Frontend, self._on_outputs), name=FRONTEND)
             worker: WorkerInterface = await system.spawn(
-                self._worker_spec, name=WORKER, where=rt.process(), restart=_RESTART
+                self._worker_spec, name=WORKER, where=rt.process(spare=True), restart=_RESTART
             )
             core = self._core = await system.spawn(
                 rt.spec(EngineCore, self._config, worker), name=CORE, where=rt.process(), restart=_RESTART

@@ -1,7 +1,8 @@
 """`Worker`: the actor that owns a model on one device, in a process of its own. The engine core drives it.
 
-Life: init_device -> load_model (READY) -> kv_cache_spec -> initialize_from_config -> execute_model, step after step.
-This module imports no torch: the frontend names the class without paying for it, and only `on_start` brings it in.
+Life: init_device (in a spare: ahead) -> load_model (READY) -> kv_cache_spec -> initialize_from_config -> execute_model,
+step after step.
+This module imports no torch: the frontend names the class without paying for it, and only `on_prepare` brings it in.
 """
 
 from __future__ import annotations
@@ -35,19 +36,24 @@ class Worker(WorkerInterface):
         self._runner: ModelRunner | None = None
         self._cache_bytes = 0
 
-    def on_start(self, ctx: rt.Context, handoff: object) -> None:
-        """Load the model. `ModelFileError`, `UnsupportedModelError` or `WorkerConfigError` say why it cannot be."""
+    def on_prepare(self, ctx: rt.Context) -> None:
+        """Open the checkpoint and import torch: all that takes time and no memory that a predecessor may need."""
         ctx.phase("init_device")
         if self._config.worker_extension_cls is not None:
             extend(self, self._config.worker_extension_cls)
         # The checkpoint first: a wrong path is told at once, not after the second that torch takes to import.
-        checkpoint = Checkpoint.open(self._config.model_path)
-        self._max_model_len = _context_length(self._config, checkpoint)
+        self._checkpoint = Checkpoint.open(self._config.model_path)
+        self._max_model_len = _context_length(self._config, self._checkpoint)
         _import_torch()
+        from . import loader  # noqa: F401 (the rest of what is imported)
+
+    def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        """Load the model. `ModelFileError`, `UnsupportedModelError` or `WorkerConfigError` say why it cannot be."""
         ctx.phase("load_model")
         from .loader import load_runner
 
-        self._runner = load_runner(self._config, checkpoint)
+        self._runner = load_runner(self._config, self._checkpoint)
+        del self._checkpoint
         self._cache_bytes = _memory_for_cache(self._config)
 
     @rt.call

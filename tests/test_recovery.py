@@ -83,6 +83,34 @@ def test_a_kill_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM, victims:
         assert after.num_generated_tokens - before.num_generated_tokens == 9 * 40  # none was drawn twice
 
 
+@pytest.mark.skipif("RINGCAST_CHAOS_WORKER_KILLS" not in os.environ, reason="long: part of make chaos")
+@pytest.mark.timeout(600)
+def test_ten_kills_of_the_worker_under_32_streams_change_no_token(llm: LLM) -> None:
+    kills = int(os.environ["RINGCAST_CHAOS_WORKER_KILLS"])
+    prompts = [prompt(500 + number, 10 + 8 * number) for number in range(32)]
+    params = [GREEDY if number % 2 else SEEDED[number // 2 % len(SEEDED)] for number in range(32)]
+    undisturbed = tokens(llm.generate(prompts, params))
+    seed = time.time_ns()
+    print("seed", seed)  # of the moments of the kills, should it fail
+    before = llm.statistics()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(llm.generate, prompts, params)
+        for losses, moment in enumerate(sorted(random.Random(seed).sample(range(32 * 36), kills))):
+            while llm.statistics().num_generated_tokens < before.num_generated_tokens + moment:
+                time.sleep(0.002)
+            while (pid := engine_of(llm).pids().get(WORKER)) is None:
+                time.sleep(0.002)
+            os.kill(pid, signal.SIGKILL)
+            while llm.statistics().num_worker_losses <= before.num_worker_losses + losses:
+                time.sleep(0.002)
+        disturbed = tokens(running.result())
+    assert disturbed == undisturbed
+    after = llm.statistics()
+    assert after.num_worker_losses == before.num_worker_losses + kills
+    assert after.num_generated_tokens - before.num_generated_tokens == 32 * 40  # none was drawn twice
+    assert (after.num_failed, after.num_free_blocks) == (0, after.num_blocks)
+
+
 def test_warm_cache_and_cold_cache_answer_alike(llm: LLM) -> None:
     outputs = [llm.generate([prompt(100, 200)], GREEDY)[0] for _ in range(3)]
     assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1

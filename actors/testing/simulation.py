@@ -39,6 +39,9 @@ class SimulatedPlatform(platform.Platform):
         self._world = world
         self._registry = Registry()
 
+    def show_title(self, title: str) -> None:
+        """Not here: all of its processes are this one."""
+
     def start_process(
         self, name: str, link_fd: int, env: Mapping[str, str], on_exit: Callable[[ChildProcess], None]
     ) -> ChildProcess:

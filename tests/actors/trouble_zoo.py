@@ -103,3 +103,57 @@ class BlockingTroubled(rt.BlockingActor):
     def on_stop(self, reason: str) -> object:
         self.at("on_stop")
         return None
+
+
+class Prepared(rt.Actor):
+    """Tells in which process it prepared, and when; ``fails_if_incarnation`` cannot prepare."""
+
+    def __init__(self, fails_if_incarnation: int = 0) -> None:
+        self.fails_if_incarnation = fails_if_incarnation
+        self.steps: list[object] = []
+
+    async def on_prepare(self, ctx: rt.Context) -> None:
+        if ctx.incarnation == self.fails_if_incarnation:
+            raise RuntimeError("nothing to prepare with")
+        self.steps.append(["prepare", os.getpid(), time.monotonic()])
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        self.steps.append(["start", os.getpid(), time.monotonic(), handoff])
+
+    @rt.call
+    async def told(self) -> list[object]:
+        return self.steps
+
+    @rt.call
+    async def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def on_stop(self, reason: str) -> object:
+        return "with regards"
+
+
+class PreparedBlocking(rt.BlockingActor):
+    """The same on a main thread."""
+
+    def __init__(self, fails_if_incarnation: int = 0) -> None:
+        self.fails_if_incarnation = fails_if_incarnation
+        self.steps: list[object] = []
+
+    def on_prepare(self, ctx: rt.Context) -> None:
+        if ctx.incarnation == self.fails_if_incarnation:
+            raise RuntimeError("nothing to prepare with")
+        self.steps.append(["prepare", os.getpid(), time.monotonic()])
+
+    def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        self.steps.append(["start", os.getpid(), time.monotonic(), handoff])
+
+    @rt.call
+    def told(self) -> list[object]:
+        return self.steps
+
+    @rt.call
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_stop(self, reason: str) -> object:
+        return "with regards"

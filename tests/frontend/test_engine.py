@@ -92,7 +92,7 @@ async def test_thousands_of_tiny_requests_neither_stall_nor_leak(leak_oracle: No
         assert (statistics.num_running, statistics.num_waiting) == (0, 0)
         assert statistics.num_free_blocks == statistics.num_blocks
     grown = [after - before for before, after in zip(memory[1], memory[2], strict=True)]
-    assert all(size < 2 << 20 for size in grown), grown
+    assert all(size < 3 << 20 for size in grown), grown  # the ring of the worker's spare, 2 MiB, may come in between
 
 
 async def test_an_aborted_request_frees_its_blocks(llm: AsyncLLM) -> None:

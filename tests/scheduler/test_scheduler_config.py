@@ -46,12 +46,12 @@ def test_settings_travel() -> None:
 
 
 def test_blocks_follow_from_memory() -> None:
-    assert resolve(SchedulerConfig(), spec()) == KVCacheConfig(1000, 16, 64, 2048, 2048)
+    assert resolve(SchedulerConfig(), spec()) == KVCacheConfig(1000, 16, 64, 512, 2048)
 
 
 def test_blocks_are_capped_at_what_the_limits_can_use() -> None:
     sizes = resolve(SchedulerConfig(max_num_seqs=2, max_model_len=100), spec())
-    assert sizes == KVCacheConfig(14, 16, 2, 2048, 100)
+    assert sizes == KVCacheConfig(14, 16, 2, 512, 100)
 
 
 def test_memory_for_less_than_one_request_is_refused_with_sizes_and_remedy() -> None:
@@ -76,7 +76,7 @@ def test_more_blocks_than_memory_are_refused() -> None:
 
 
 def test_explicit_small_pool_lowers_the_longest_request() -> None:
-    assert resolve(SchedulerConfig(num_blocks=10), spec()) == KVCacheConfig(10, 16, 64, 2048, 161)
+    assert resolve(SchedulerConfig(num_blocks=10), spec()) == KVCacheConfig(10, 16, 64, 512, 161)
 
 
 def test_longer_than_the_model_is_refused() -> None:
