@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import call_context
-from .actor import Actor, CallDescriptor, StreamDescriptor
+from .actor import Actor, Descriptor, StreamDescriptor
+from .call_context import EMPTY
 from .cell import Cell, Incoming
 from .origin import Origin
 from .producer import StreamProducer
@@ -25,17 +26,11 @@ class AsyncCell(Cell):
 
     def __init__(self, actor: Actor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]) -> None:
         super().__init__(actor, actor_id, name, on_handler)
-        self._arrived: asyncio.Future[None] | None = None
         self._current: Incoming | None = None
         self._cancelled_by: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._beside: dict[tuple[Origin, int | None], asyncio.Task[None]] = {}
         self._streams: dict[tuple[Origin, int], StreamProducer] = {}
-
-    def put(self, incoming: Incoming) -> None:
-        super().put(incoming)
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
 
     def cancel(self, origin: Origin, call_id: int) -> None:
         current = self._current
@@ -65,14 +60,17 @@ class AsyncCell(Cell):
                 self._arrived = loop.create_future()
                 await self._arrived
                 self._arrived = None
-            incoming, descriptor = self._take()
-            if isinstance(descriptor, StreamDescriptor):
-                self._start_stream(incoming, descriptor)
-            elif isinstance(descriptor, CallDescriptor) and descriptor.concurrent:
-                self._start_beside(incoming, self._run_beside(incoming, descriptor.function))
-            elif descriptor is not None:
-                await self._run_inline(incoming, descriptor.function)
-            self._on_handler(self, 0)
+            incoming, handler = self._take()
+            if handler is None:
+                pass
+            elif handler.is_stream:
+                self._start_stream(incoming, handler.descriptor)
+            elif handler.is_concurrent:
+                self._start_beside(incoming, self._run_beside(incoming, handler.function))
+            else:
+                await self._run_inline(incoming, handler.function)
+            if not self.queue:
+                self._on_handler(self, 0)
 
     async def close(self) -> None:
         """Cancel what runs beside the mailbox, and wait for it."""
@@ -90,8 +88,8 @@ class AsyncCell(Cell):
 
     async def _run_inline(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         self._current = incoming
-        timer = self._start_timer(incoming, self._cancel_current)
-        call_context.enter_handler(incoming.context, self.actor_id)
+        timer = self._start_timer(incoming, self._cancel_current) if incoming.context is not EMPTY else None
+        call_context.enter(self._context_of(incoming))
         try:
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
         except asyncio.CancelledError:
@@ -103,7 +101,6 @@ class AsyncCell(Cell):
         else:
             self._succeeded(incoming, value)
         finally:
-            call_context.leave_handler()
             self._current = None
             if timer is not None:
                 timer.cancel()
@@ -125,7 +122,7 @@ class AsyncCell(Cell):
             task.cancel()
 
         timer = self._start_timer(incoming, expire)
-        call_context.enter_handler(incoming.context, self.actor_id)
+        call_context.enter(self._context_of(incoming))
         try:
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
         except asyncio.CancelledError:
@@ -155,8 +152,8 @@ class AsyncCell(Cell):
                 self.name, incoming.call_id, FailureKind.CANCELLED, None, f"{incoming.method} was cancelled there", ""
             )
 
-    def _start_stream(self, incoming: Incoming, descriptor: StreamDescriptor[Any, Any]) -> None:
-        assert incoming.call_id is not None
+    def _start_stream(self, incoming: Incoming, descriptor: Descriptor) -> None:
+        assert incoming.call_id is not None and isinstance(descriptor, StreamDescriptor)
         try:
             items = descriptor.function(self.actor, *incoming.args, **incoming.kwargs)
         except TypeError as error:  # wrong arguments
@@ -167,7 +164,7 @@ class AsyncCell(Cell):
         self._streams[key] = producer
 
         async def produce() -> None:
-            call_context.enter_handler(incoming.context, self.actor_id)
+            call_context.enter(self._context_of(incoming))
             try:
                 await producer.run(items)
             except asyncio.CancelledError:

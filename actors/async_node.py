@@ -1,21 +1,22 @@
 """A node on an asyncio loop: one eventfd and one socket per peer are all that the loop watches.
 
 A doorbell drains the inboxes in batches and gives the loop a turn between them; when nothing is left, and nothing comes
-for a moment (`spin`), it arms the bell again, so an idle node makes no system call and has no timer.
+for a moment (`Doorbell.spin`), it arms the bell again, so an idle node makes no system call and has no timer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+from typing import Final
 
 from ringcast.channels import Board, Doorbell, Outbox
 
 from .errors import NotInSystem
-from .node import Node
+from .node import SPIN_S, Node
 from .peer import Peer
 from .route import Route
-from .spin import SpinBudget
+
+SPIN_SLICE_S: Final = 10e-6  # of the spin: what else the loop has to do waits no longer
 
 
 class AsyncNode(Node):
@@ -27,9 +28,6 @@ class AsyncNode(Node):
         self._flush_scheduled = False
         self._drain_scheduled = False
         self._running = False
-        self._spin = SpinBudget()
-        self._poll_until = 0.0  # the traffic is hot: look again until then before arming the bell
-        self._armed_at = 0.0
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
 
@@ -136,21 +134,18 @@ class AsyncNode(Node):
         self._drain_scheduled = False
         if not self._running:
             return
-        handled = self.poll_once()
-        now = time.monotonic()
-        if handled:
-            if self._armed_at:
-                self._spin.woke_after(now - self._armed_at)
-                self._armed_at = 0.0
-            self._poll_until = now + self._spin.seconds(len(self.peers) + 1)
-        elif now >= self._poll_until and self._arm():
-            if self._poll_until:
-                self._spin.missed()
-                self._poll_until = 0.0
-            self._armed_at = now
+        if not self.poll_once() and not self._poll_on() and self._arm():
             return
         self._schedule_drain()
 
+    def _poll_on(self) -> bool:
+        """Nothing has come: look on for a moment, if that is worth while; else False."""
+        if self._flush_scheduled:
+            self.flush()
+        if not self.bell.spin(self.readers, self._space_wanted(), SPIN_SLICE_S, SPIN_S):
+            return False
+        self.poll_once()
+        return True
+
     def _arm(self) -> bool:
-        readers = [p.inbox.reader for p in self.peers.values() if p.inbox is not None]
-        return self.bell.arm(readers, (self.outbox.ring,) if self.has_backlog else ())
+        return self.bell.arm(self.readers, self._space_wanted())

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import call_context, platform
 from .actor import BlockingActor, Descriptor, StreamDescriptor
-from .cell import Cell, Incoming
+from .cell import Cell, Handler, Incoming
 from .origin import Origin, ThreadedOrigin
 from .producer import BlockingProducer
 from .wire import FailureKind
@@ -51,12 +51,14 @@ class BlockingCell(Cell):
         """Handle the next message, then give every stream with credit a turn; False if there was nothing to do."""
         ran = False
         if self.queue:
-            incoming, descriptor = self._take()
+            incoming, handler = self._take()
             ran = True
-            if isinstance(descriptor, StreamDescriptor):
-                self._start_stream(incoming, descriptor)
-            elif descriptor is not None:
-                self._run(incoming, descriptor)
+            if handler is None:
+                pass
+            elif handler.is_stream:
+                self._start_stream(incoming, handler.descriptor)
+            else:
+                self._run(incoming, handler.function)
             self._on_handler(self, 0)
         while self._to_close:
             self._to_close.pop().items.close()
@@ -66,11 +68,11 @@ class BlockingCell(Cell):
                 self._step_stream(key, incoming, producer)
         return ran
 
-    def _run(self, incoming: Incoming, descriptor: Descriptor) -> None:
+    def _run(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         self._current, self._cancelled = incoming, False
-        call_context.enter_handler(incoming.context, self.actor_id)
+        call_context.enter(self._context_of(incoming))
         try:
-            value = descriptor.function(self.actor, *incoming.args, **incoming.kwargs)
+            value = function(self.actor, *incoming.args, **incoming.kwargs)
         except BaseException as error:  # SystemExit of a handler does not end the process
             self._failed(incoming, error)
         else:
@@ -83,11 +85,10 @@ class BlockingCell(Cell):
             else:
                 self._succeeded(incoming, value)
         finally:
-            call_context.leave_handler()
             self._current = None
 
-    def _start_stream(self, incoming: Incoming, descriptor: StreamDescriptor[Any, Any]) -> None:
-        assert incoming.call_id is not None
+    def _start_stream(self, incoming: Incoming, descriptor: Descriptor) -> None:
+        assert incoming.call_id is not None and isinstance(descriptor, StreamDescriptor)
         try:
             items = descriptor.function(self.actor, *incoming.args, **incoming.kwargs)
         except TypeError as error:  # wrong arguments
@@ -99,6 +100,7 @@ class BlockingCell(Cell):
         self._streams[incoming.origin, incoming.call_id] = (incoming, producer)
 
     def _step_stream(self, key: tuple[Origin, int], incoming: Incoming, producer: BlockingProducer) -> None:
+        call_context.enter(self._context_of(incoming))
         try:
             goes_on = producer.step()
         except BaseException as error:
@@ -179,6 +181,6 @@ class ThreadCell(BlockingCell):
         self._wanted = True
         self._changed.notify()
 
-    def _take(self) -> tuple[Incoming, Descriptor | None]:
+    def _take(self) -> tuple[Incoming, Handler | None]:
         with self._changed:
             return super()._take()

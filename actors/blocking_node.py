@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import select
-import time
 
 from ringcast.channels import Board, Doorbell, Outbox
 
 from .errors import ActorError
 from .loops import send_all
-from .node import Node
+from .node import SPIN_S, Node
 from .peer import Peer
 from .route import Route
-from .spin import SpinBudget
 
 
 class BlockingNode(Node):
@@ -25,7 +23,6 @@ class BlockingNode(Node):
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self._watched: dict[int, Peer] = {}
-        self._spin = SpinBudget()
 
     def current_loop(self) -> asyncio.AbstractEventLoop:
         raise ActorError(
@@ -67,15 +64,7 @@ class BlockingNode(Node):
 
     def wait(self) -> None:
         """Sleep until a message, a frame or needed space arrives."""
-        readers = [p.inbox.reader for p in self.peers.values() if p.inbox is not None]
-        writers = (self.outbox.ring,) if self.has_backlog else ()
-        spin_s = self._spin.seconds(len(self.peers) + 1)
-        began = time.monotonic()
-        ready = self.bell.wait(readers, writers, list(self._watched), None, spin_s)
-        waited_s = time.monotonic() - began
-        self._spin.woke_after(waited_s)
-        if waited_s > spin_s:
-            self._spin.missed()
+        ready = self.bell.wait(self.readers, self._space_wanted(), list(self._watched), None, SPIN_S)
         self._read_links(ready)
 
     def _read_links(self, fds: list[int]) -> None:

@@ -33,7 +33,7 @@ class CallContext:
 
     def pack(self) -> Any:
         """As it travels: None for the empty context, which is the usual one."""
-        if self == EMPTY:
+        if self is EMPTY:
             return None
         return (self.deadline, self.chain, self.trace, self.is_retry)
 
@@ -58,19 +58,15 @@ def unpack(data: Any) -> CallContext:
     return CallContext(deadline, tuple(chain), trace, is_retry)
 
 
-def current() -> CallContext:
-    """The context of the code that runs."""
-    return _current.get()
+current = _current.get  # the context of the code that runs
 
 
-def enter_handler(context: CallContext, actor_id: int) -> None:
-    """From here on, in this task, calls are made on behalf of that call, by that actor."""
-    _current.set(CallContext(context.deadline, (*context.chain, actor_id), context.trace))
+def inside_handler(context: CallContext, actor_id: int) -> CallContext:
+    """The context of the calls that a handler of that actor makes on behalf of a call with ``context``."""
+    return CallContext(context.deadline, (*context.chain, actor_id), context.trace)
 
 
-def leave_handler() -> None:
-    """The handler has ended."""
-    _current.set(EMPTY)
+enter = _current.set  # from here on, in this task, calls are made in that context
 
 
 class deadline:  # reads as a statement: async with rt.deadline(0.5):

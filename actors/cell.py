@@ -6,6 +6,7 @@ the caller, or, for a cast, to the log.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import traceback
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescriptor
-from .call_context import EMPTY, CallContext
+from .call_context import EMPTY, CallContext, inside_handler
 from .mailbox_meter import MailboxMeter
 from .origin import Origin
 from .wire import FailureKind
@@ -41,6 +42,33 @@ class Incoming:
     began_at: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler as its cell sees it. ``number`` is what the board shows while it runs."""
+
+    number: int
+    descriptor: Descriptor
+    function: Callable[..., Any]
+    is_stream: bool
+    is_concurrent: bool
+    is_idempotent: bool
+
+
+def _handlers_of(cls: type[Actor] | type[BlockingActor]) -> dict[str, Handler]:
+    handlers = {}
+    for number, (method, descriptor) in enumerate(cls.handlers().items(), start=1):
+        call = descriptor if isinstance(descriptor, CallDescriptor) else None
+        handlers[method] = Handler(
+            number,
+            descriptor,
+            descriptor.function,
+            is_stream=isinstance(descriptor, StreamDescriptor),
+            is_concurrent=call is not None and call.concurrent,
+            is_idempotent=call is not None and call.idempotent,
+        )
+    return handlers
+
+
 class Cell(ABC):
     """The mailbox side of an actor. ``on_handler`` is told the number of the handler that runs (0: none)."""
 
@@ -54,19 +82,22 @@ class Cell(ABC):
         self.queue: deque[Incoming] = deque()
         self.meter = MailboxMeter()
         self._on_handler = on_handler
-        self._handlers: dict[str, tuple[int, Descriptor]] = {
-            method: (number, descriptor)
-            for number, (method, descriptor) in enumerate(type(actor).handlers().items(), start=1)
-        }
+        self._plain_context = inside_handler(EMPTY, actor_id)
+        self._handlers = _handlers_of(type(actor))
+        self._arrived: asyncio.Future[None] | None = None  # of who waits for the next message
 
     def put(self, incoming: Incoming) -> None:
         """Add a message to the mailbox."""
-        if incoming.context.chain and self._would_wait_for_itself(incoming):
+        if incoming.context is not EMPTY and self._would_wait_for_itself(incoming):
             return
         incoming.arrived_at = time.monotonic()
-        self.queue.append(incoming)
-        if len(self.queue) > self.meter.peak_depth:
-            self.meter.peak_depth = len(self.queue)
+        queue = self.queue
+        queue.append(incoming)
+        if len(queue) > self.meter.peak_depth:
+            self.meter.peak_depth = len(queue)
+        arrived = self._arrived
+        if arrived is not None and not arrived.done():
+            arrived.set_result(None)
 
     @abstractmethod
     def cancel(self, origin: Origin, call_id: int) -> None:
@@ -91,8 +122,8 @@ class Cell(ABC):
         """Answer a call that comes, through others, from this actor's own handler: it could never be handled."""
         if incoming.call_id is None or self.actor_id not in incoming.context.chain:
             return False
-        _, descriptor = self._handlers.get(incoming.method, (0, None))
-        if isinstance(descriptor, CallDescriptor) and not descriptor.concurrent:
+        handler = self._handlers.get(incoming.method)
+        if handler is not None and not handler.is_stream and not handler.is_concurrent:
             chain = " -> ".join(f"#{actor_id}" for actor_id in (*incoming.context.chain, self.actor_id))
             text = f"{self.name}.{incoming.method} was asked by a handler that {self.name} itself waits for ({chain})"
             incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
@@ -100,35 +131,47 @@ class Cell(ABC):
             return True
         return False
 
-    def _take(self) -> tuple[Incoming, Descriptor | None]:
+    def _take(self) -> tuple[Incoming, Handler | None]:
         """The next message and its handler; None if it is not to be handled (the caller has been told)."""
         incoming = self.queue.popleft()
         incoming.began_at = self.meter.took(incoming.arrived_at)
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
-        number, descriptor = self._handlers.get(incoming.method, (0, None))
-        refusal = self._refusal(incoming, descriptor)
-        if refusal is not None:
-            self._failed(incoming, refusal)
+        handler = self._handlers.get(incoming.method)
+        if handler is None or handler.is_stream is not incoming.is_stream:
+            self._failed(incoming, self._misuse(incoming, handler))
             return incoming, None
-        if incoming.context.expired() and incoming.call_id is not None:
+        if incoming.context is not EMPTY and self._refuses(incoming, handler):
+            return incoming, None
+        self._on_handler(self, handler.number)
+        return incoming, handler
+
+    def _context_of(self, incoming: Incoming) -> CallContext:
+        """Of the calls that the message's handler makes."""
+        if incoming.context is EMPTY:
+            return self._plain_context
+        return inside_handler(incoming.context, self.actor_id)
+
+    def _misuse(self, incoming: Incoming, handler: Handler | None) -> Exception:
+        title = type(self.actor).__qualname__
+        if handler is None:
+            known = ", ".join(self._handlers) or "none"
+            return AttributeError(f"{title} has no handler {incoming.method!r} (it has: {known})")
+        how = "open it with .open(...)" if not incoming.is_stream else "call it"
+        return TypeError(f"{title}.{incoming.method} is {'no' if incoming.is_stream else 'a'} stream: {how}")
+
+    def _refuses(self, incoming: Incoming, handler: Handler) -> bool:
+        """End a message whose context forbids to handle it."""
+        context = incoming.context
+        if context.is_retry and not handler.is_idempotent:
+            title = f"{type(self.actor).__qualname__}.{incoming.method}"
+            self._failed(incoming, TypeError(f"{title} is not declared idempotent, so it is never retried"))
+            return True
+        if incoming.call_id is not None and context.expired():
             self.meter.expired += 1
             where = f"while the call waited in the mailbox of {self.name!r}"
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.DEADLINE, None, where, "")
-            return incoming, None
-        self._on_handler(self, number)
-        return incoming, descriptor
-
-    def _refusal(self, incoming: Incoming, descriptor: Descriptor | None) -> Exception | None:
-        title = type(self.actor).__qualname__
-        if descriptor is None:
-            known = ", ".join(self._handlers) or "none"
-            return AttributeError(f"{title} has no handler {incoming.method!r} (it has: {known})")
-        if isinstance(descriptor, StreamDescriptor) is not incoming.is_stream:
-            how = "open it with .open(...)" if not incoming.is_stream else "call it"
-            return TypeError(f"{title}.{incoming.method} is {'no' if incoming.is_stream else 'a'} stream: {how}")
-        if incoming.context.is_retry and not (isinstance(descriptor, CallDescriptor) and descriptor.idempotent):
-            return TypeError(f"{title}.{incoming.method} is not declared idempotent, so it is never retried")
-        return None
+            return True
+        return False
 
     def _drop_queued(self, origin: Origin, call_id: int) -> bool:
         for incoming in self.queue:

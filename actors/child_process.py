@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ringcast.channels import ORPHANED, Board, Codec, Doorbell, EncodeError, Frame, Link, Outbox, RingWriter
 
@@ -28,7 +28,8 @@ from .ref import Ref
 from .runner import ActorRunner
 from .wire import FrameKind
 
-EXIT_FAILED = 1
+EXIT_FAILED: Final = 1
+SHOW_EVERY_S: Final = 0.01
 log = logging.getLogger("ringcast.actors")
 
 
@@ -37,6 +38,7 @@ class Place:
     """What the boot frame brought."""
 
     boot: Boot
+    slot: int  # of the boot frame: on the way of every message
     link: Link
     early_frames: list[Frame]  # came with it, from the root
     board: Board
@@ -45,16 +47,18 @@ class Place:
     root_bell_fd: int
     root_ring_fd: int
     abort_fd: int  # readable when a stop must reach the middle of a handler
+    shown_at: float = 0.0  # when the mailbox's figures were
 
     def show_handler(self, cell: Cell, number: int) -> None:
-        """Show on the board which handler runs (0: none), and between handlers the mailbox's figures."""
-        self.board.advance(self.boot.slot, number)
-        if number == 0:
-            queue, meter = cell.queue, cell.meter
+        """Show on the board which handler runs (0: none), and the mailbox's figures: when it has become empty, and
+        before that so often that a reader sees it move.
+        """
+        self.board.advance(self.slot, number)
+        queue, meter = cell.queue, cell.meter
+        if not queue or meter.taken_at - self.shown_at > SHOW_EVERY_S:
+            self.shown_at = meter.taken_at
             oldest_us = int(queue[0].arrived_at * 1e6) if queue else 0
-            self.board.set_gauges(
-                self.boot.slot, len(queue), oldest_us, meter.handled, int(meter.handling_time_s * 1e6)
-            )
+            self.board.set_gauges(self.slot, len(queue), oldest_us, meter.handled, int(meter.handling_time_s * 1e6))
 
     def show_title(self, addition: str = "") -> None:
         """What process tables show."""
@@ -111,7 +115,7 @@ def _receive_boot(link: Link) -> Place:
     outbox = Outbox(RingWriter(ring_fd, bell, epoch=boot.epoch))
     for fd in (board_fd, bell_fd, ring_fd):
         os.close(fd)  # the mappings and the doorbell keep what they need
-    return Place(boot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd, abort_fd)
+    return Place(boot, boot.slot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd, abort_fd)
 
 
 async def _live_async(place: Place, cls: type[Actor]) -> int:

@@ -12,7 +12,7 @@ from ringcast.channels.codec import message
 if TYPE_CHECKING:
     from .cell import Incoming
 
-BUCKETS = 32  # of a histogram: bucket b counts times below 2**b microseconds, and at or above half of that
+BUCKETS = 48  # of a histogram: bucket b counts times below 2**b microseconds, and at or above half of that
 
 
 @message(25)
@@ -40,6 +40,7 @@ class MailboxMeter:
         self.handled = 0
         self.failed = 0
         self.expired = 0
+        self.taken_at = 0.0  # when a message left the mailbox last
         self.queue_time_s = 0.0
         self.handling_time_s = 0.0
         self._queue_histogram = [0] * BUCKETS
@@ -47,10 +48,10 @@ class MailboxMeter:
 
     def took(self, arrived_at: float) -> float:
         """A message left the mailbox; the time now."""
-        now = time.monotonic()
+        now = self.taken_at = time.monotonic()
         waited_s = now - arrived_at
         self.queue_time_s += waited_s
-        self._queue_histogram[min(int(waited_s * 1e6).bit_length(), BUCKETS - 1)] += 1
+        self._queue_histogram[int(waited_s * 1e6).bit_length()] += 1
         return now
 
     def handled_since(self, began_at: float) -> None:
@@ -58,7 +59,7 @@ class MailboxMeter:
         spent_s = time.monotonic() - began_at
         self.handled += 1
         self.handling_time_s += spent_s
-        self._handling_histogram[min(int(spent_s * 1e6).bit_length(), BUCKETS - 1)] += 1
+        self._handling_histogram[int(spent_s * 1e6).bit_length()] += 1
 
     def statistics(self, queue: deque[Incoming]) -> MailboxStatistics:
         """The figures of this moment."""

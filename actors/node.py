@@ -8,43 +8,40 @@ peers are. Used from one thread only.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any
-
-import msgpack
+from typing import Any, Final
 
 from ringcast.channels import (
     Board,
-    ChannelError,
     Codec,
-    DecodeError,
     Doorbell,
     Frame,
     Inbox,
     Link,
     Outbox,
     RingReader,
+    RingWriter,
+    core_quota,
 )
 
-from . import call_context
 from .calls import Calls
 from .cell import Cell, Incoming
 from .consumer import StreamReader
-from .errors import Cause, RemoteError
-from .origin import LocalOrigin, RemoteOrigin, call_error
+from .delivery import Delivery
+from .errors import Cause
+from .origin import LocalOrigin, RemoteOrigin
 from .peer import Peer
 from .ref import REF_TAG, Ref, pack_ref, unpack_ref
-from .route import Outgoing, Route, RouteState
-from .wire import Envelope, FailureKind, FrameKind
+from .route import Local, Route, RouteState
+from .wire import Envelope, FrameKind
 
-log = logging.getLogger("ringcast.actors")
-
-POLL_BATCH = 128
+POLL_BATCH: Final = 128
+FLUSH_EVERY: Final = 32  # messages: a receiver that sleeps shall not wait for the end of a long burst
+SPIN_S: Final = 50e-6  # how long to poll for more before sleeping, while messages come that close together
 
 
 @dataclass(slots=True)
@@ -67,13 +64,16 @@ class Node(ABC):
         self.outbox = outbox
         self.codec = Codec({Ref: (REF_TAG, pack_ref, lambda data: unpack_ref(data, self))})
         self.peers: dict[int, Peer] = {}
+        self.readers: tuple[RingReader, ...] = ()  # of the rings of all peers
         self.routes: dict[int, Route] = {}
         self.cells: dict[int, Cell] = {}
         self.counters = NodeCounters()
         self.calls = Calls(self)
+        self.delivery = Delivery(self)
         self.local_origin = LocalOrigin(self)
-        self._origins: dict[int, RemoteOrigin] = {}
         self._backlog: deque[tuple[bytes, int]] = deque()
+        self._unflushed = 0  # messages sent since the last flush
+        bell.cores = bell.cores or core_quota()
 
     # What drivers and owners supply.
 
@@ -134,7 +134,7 @@ class Node(ABC):
 
     async def tell_waiting(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         outgoing = self.calls.tell(ref, method, args, kwargs, wait=True)
-        if outgoing.sent is not None:
+        if outgoing is not None and outgoing.sent is not None:
             try:
                 await outgoing.sent
             except asyncio.CancelledError:
@@ -151,30 +151,19 @@ class Node(ABC):
             self.resolve(route)
         return route
 
-    def transmit(self, route: Route, outgoing: Outgoing) -> None:
+    def transmit(self, route: Route, call_id: int | None, size_bytes: int, payload: bytes, local: Local | None) -> None:
         """Send a message along a route that is up and allows it."""
-        route.outstanding_bytes += outgoing.size_bytes
-        if outgoing.payload is not None:
-            self.send(self.peers[route.slot], outgoing.payload)
+        route.outstanding_bytes += size_bytes
+        if local is None:
+            self._send_masked(self.peers[route.slot].mask, payload)
             if route.stall_after_s is not None:
                 self.watch_for_stall(route)
         else:
-            assert outgoing.local is not None
-            kind, method, args, kwargs, context = outgoing.local
+            kind, method, args, kwargs, context = local
+            is_stream = kind == Envelope.OPEN
             self.cells[route.actor_id].put(
-                Incoming(
-                    outgoing.call_id,
-                    method,
-                    args,
-                    kwargs,
-                    self.local_origin,
-                    outgoing.size_bytes,
-                    context,
-                    is_stream=kind is Envelope.OPEN,
-                )
+                Incoming(call_id, method, args, kwargs, self.local_origin, size_bytes, context, is_stream)
             )
-        if outgoing.sent is not None and not outgoing.sent.done():
-            outgoing.sent.set_result(None)
 
     def send_cancel(self, route: Route, call_id: int) -> None:
         """Tell an actor's cell that a call or stream of ours is given up."""
@@ -197,7 +186,9 @@ class Node(ABC):
     def pump(self, route: Route) -> None:
         """Send what waits and may leave."""
         while (outgoing := route.next_allowed()) is not None:
-            self.transmit(route, outgoing)
+            self.transmit(route, outgoing.call_id, outgoing.size_bytes, outgoing.payload, outgoing.local)
+            if outgoing.sent is not None and not outgoing.sent.done():
+                outgoing.sent.set_result(None)
 
     def credit(self, actor_id: int, slot: int, size_bytes: int) -> None:
         """The actor took messages of that size from its mailbox."""
@@ -234,8 +225,8 @@ class Node(ABC):
         bell = Doorbell(self.board, slot, bell_fd)
         os.close(bell_fd)
         reader_slot = self.outbox.admit(bell, link)
-        peer = self.peers[slot] = Peer(slot, name, link, bell, ring_fd, reader_slot)
-        self._origins[slot] = RemoteOrigin(self, peer)
+        peer = self.peers[slot] = Peer(slot, name, link, bell, ring_fd, reader_slot, 1 << reader_slot)
+        peer.origin = RemoteOrigin(self, peer)
         place = (reader_slot, self.outbox.ring.position, self.outbox.ring.epoch)
         self.send_frame(peer, FrameKind.ATTACH, place)
         self.watch_link(peer)
@@ -250,16 +241,15 @@ class Node(ABC):
         self._read_frames(peer)
         if peer.inbox is not None:
             while messages := peer.inbox.poll(POLL_BATCH):
-                for message in messages:
-                    self._handle(peer, message.payload)
+                for _, payload in messages:
+                    self.delivery.handle(peer, payload)
         self.outbox.evict(peer.reader_slot)
         for route in [r for r in self.routes.values() if r.slot == slot]:
             self.route_down(route.actor_id, cause)
-        origin = self._origins.pop(slot)
         for cell in self.cells.values():
-            cell.forget(origin)
-        others = ~(1 << peer.reader_slot)
-        self._backlog = deque((payload, mask & others) for payload, mask in self._backlog if mask & others)
+            cell.forget(peer.origin)
+        self._collect_readers()
+        self._backlog = deque((payload, rest) for payload, mask in self._backlog if (rest := mask & ~peer.mask))
         peer.link.close()
         if peer.ring_fd >= 0:
             os.close(peer.ring_fd)
@@ -272,22 +262,27 @@ class Node(ABC):
 
     def send(self, peer: Peer, payload: bytes) -> None:
         """Put an envelope into our ring for one peer, behind everything sent before."""
-        self._send_masked(1 << peer.reader_slot, payload)
+        self._send_masked(peer.mask, payload)
 
     def send_to_slots(self, slots: list[int], payload: bytes) -> None:
         """The same for several processes: one record that all of them read."""
         mask = 0
         for slot in slots:
-            mask |= 1 << self.peers[slot].reader_slot
+            mask |= self.peers[slot].mask
         self._send_masked(mask, payload)
 
     def _send_masked(self, mask: int, payload: bytes) -> None:
         if self._backlog or not self.outbox.try_send(payload, mask):
             self._backlog.append((payload, mask))
-        self.schedule_flush()
+        self._unflushed += 1
+        if self._unflushed == 1:
+            self.schedule_flush()
+        elif self._unflushed == FLUSH_EVERY:
+            self.flush()
 
     def flush(self) -> None:
         """Send what had found no room, and ring the doorbells of the addressed."""
+        self._unflushed = 0
         while self._backlog and self.outbox.try_send(*self._backlog[0]):
             self._backlog.popleft()
         self.outbox.flush()
@@ -300,9 +295,17 @@ class Node(ABC):
     def has_backlog(self) -> bool:
         return bool(self._backlog)
 
+    def _collect_readers(self) -> None:
+        self.readers = tuple(p.inbox.reader for p in self.peers.values() if p.inbox is not None)
+
+    def _space_wanted(self) -> tuple[RingWriter, ...]:
+        """For waits: our ring, if messages wait for room in it."""
+        return (self.outbox.ring,) if self._backlog else ()
+
     def poll_once(self) -> int:
         """Handle a batch from every inbox; the number of messages handled."""
         handled = 0
+        handle = self.delivery.handle
         for peer in list(self.peers.values()):
             inbox = peer.inbox
             if inbox is None:
@@ -311,8 +314,8 @@ class Node(ABC):
             if inbox.reader.blocked:
                 self.read_link(peer)
                 messages += inbox.poll(POLL_BATCH)
-            for message in messages:
-                self._handle(peer, message.payload)
+            for _, payload in messages:
+                handle(peer, payload)
             handled += len(messages)
         if self._backlog:
             self.flush()
@@ -337,98 +340,9 @@ class Node(ABC):
                 peer.inbox = Inbox(reader, peer.link)
                 os.close(peer.ring_fd)
                 peer.ring_fd = -1
+                self._collect_readers()
             elif frame.kind < FrameKind.ATTACH:
                 assert peer.inbox is not None  # the peer admits us before it sends
                 peer.inbox.feed(frame)
             else:
                 self.on_frame(peer, frame)
-
-    def _handle(self, peer: Peer, data: bytes | memoryview) -> None:
-        try:
-            message = self.codec.decode(data)
-            kind = message[0]
-            if kind == Envelope.CALL or kind == Envelope.OPEN:
-                _, actor_id, call_id, method, args, kwargs, packed = message
-                context, is_stream = call_context.unpack(packed), kind == Envelope.OPEN
-                origin = self._origins[peer.slot]
-                self._deliver(actor_id, Incoming(call_id, method, args, kwargs, origin, len(data), context, is_stream))
-            elif kind == Envelope.REPLY:
-                self.calls.finish(message[1], message[2], None)
-            elif kind == Envelope.CAST:
-                _, actor_id, method, args, kwargs = message
-                self._deliver(actor_id, Incoming(None, method, args, kwargs, self._origins[peer.slot], len(data)))
-            elif kind == Envelope.ITEMS:
-                self.calls.items(*message[1:])
-            elif kind == Envelope.MORE:
-                _, actor_id, call_id, count = message
-                if (cell := self.cells.get(actor_id)) is not None:
-                    cell.more(self._origins[peer.slot], call_id, count)
-            elif kind == Envelope.CREDIT:
-                self.credit(message[1], peer.slot, message[2])
-            elif kind == Envelope.FAILURE:
-                _, call_id, failure, name, type_name, text, trace = message
-                self.calls.finish(call_id, None, call_error(failure, name, type_name, text, trace))
-            elif kind == Envelope.CANCEL:
-                if (cell := self.cells.get(message[1])) is not None:
-                    cell.cancel(self._origins[peer.slot], message[2])
-            elif kind == Envelope.GROUP:
-                self._deliver_group(peer, len(data), *message[1:])
-            else:
-                raise DecodeError(f"no envelope kind {kind}")
-        except (ChannelError, ValueError, TypeError, IndexError, KeyError) as error:
-            self._undecodable(peer, data, error)
-
-    def _deliver(self, actor_id: int, incoming: Incoming) -> None:
-        cell = self.cells.get(actor_id)
-        if cell is not None:
-            cell.put(incoming)
-        elif incoming.call_id is not None:
-            text = "it is not in this process"
-            incoming.origin.fail(str(actor_id), incoming.call_id, FailureKind.GONE, None, text, "")
-
-    def _deliver_group(
-        self,
-        peer: Peer,
-        size_bytes: int,
-        actor_ids: list[int],
-        first_call_id: int | None,
-        reply_from: int | None,
-        method: str,
-        args: Any,
-        kwargs: Any,
-        packed: Any,
-    ) -> None:
-        """A message to several actors: give it to those that live here."""
-        context = call_context.unpack(packed)
-        for number, actor_id in enumerate(actor_ids):
-            if actor_id in self.cells:
-                call_id = None if first_call_id is None else first_call_id + number
-                quiet = reply_from is not None and reply_from != number
-                incoming = Incoming(
-                    call_id, method, args, kwargs, self._origins[peer.slot], size_bytes, context, quiet=quiet
-                )
-                self._deliver(actor_id, incoming)
-
-    def _undecodable(self, peer: Peer, data: bytes | memoryview, error: Exception) -> None:
-        """A message that does not decode ends its own call, if it is one; everything else goes on."""
-        self.counters.undecodable += 1
-        log.error("undecodable message of %d bytes from %r: %s", len(data), peer.name, error)
-        try:
-            head = msgpack.unpackb(data, strict_map_key=False)
-            kind = head[0]
-            first, second = head[1], head[2]
-        except Exception:  # not even an envelope: it was logged, and there is nobody to tell
-            return
-        if kind in (Envelope.REPLY, Envelope.ITEMS):
-            self.calls.finish(first, None, RemoteError(peer.name, type(error).__name__, str(error), ""))
-            return
-        if kind not in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP):
-            return
-        origin = self._origins[peer.slot]
-        for number, actor_id in enumerate(first if kind == Envelope.GROUP else [first]):
-            cell = self.cells.get(actor_id)
-            if cell is None:
-                continue
-            origin.took(actor_id, len(data), cell.capacity_bytes)
-            if kind != Envelope.CAST and second is not None:
-                origin.fail(cell.name, second + number, FailureKind.RAISED, error, str(error), "")

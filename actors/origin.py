@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ringcast.channels import EncodeError
 
@@ -13,6 +13,9 @@ from .wire import Envelope, FailureKind
 if TYPE_CHECKING:
     from .node import Node
     from .peer import Peer
+
+
+REPLY: Final = int(Envelope.REPLY)  # on the way of every call
 
 
 class Origin(Protocol):
@@ -43,7 +46,7 @@ class RemoteOrigin:
 
     def reply(self, name: str, call_id: int, value: Any) -> None:
         try:
-            data = self._node.codec.encode((Envelope.REPLY, call_id, value))
+            data = self._node.codec.encode((REPLY, call_id, value))
         except EncodeError as error:
             self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
             return

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ringcast.channels import Doorbell, Inbox, Link
+
+if TYPE_CHECKING:
+    from .origin import RemoteOrigin
 
 
 @dataclass(slots=True)
@@ -17,4 +21,6 @@ class Peer:
     bell: Doorbell
     ring_fd: int  # its ring's segment until the inbox maps it, then -1
     reader_slot: int  # its place in our ring
+    mask: int  # the same as a bit
+    origin: RemoteOrigin = field(init=False)  # it as a caller: made together with it
     inbox: Inbox | None = None

@@ -34,17 +34,26 @@ class Sender(Protocol):
 class Ref:
     """One actor, whatever its incarnation. Equal and hashable by id; ``ref.method(...)`` asks it."""
 
-    __slots__ = ("_actor_id", "_name", "_sender")
+    __slots__ = ("__dict__", "_actor_id", "_name", "_sender")
+    _actor_id: int
+    _name: str
+    _sender: Sender | None
 
     def __init__(self, actor_id: int, name: str, sender: Sender | None) -> None:
-        self._actor_id = actor_id
-        self._name = name
-        self._sender = sender
+        set_slot = object.__setattr__
+        set_slot(self, "_actor_id", actor_id)
+        set_slot(self, "_name", name)
+        set_slot(self, "_sender", sender)
 
     def __getattr__(self, method: str) -> BoundCall:
+        """Called once for each method: what it returns is kept, for a look-up that fails first is slow."""
         if method.startswith("_"):
             raise AttributeError(method)
-        return BoundCall(self, method)
+        bound = self.__dict__[method] = BoundCall(Ref(self._actor_id, self._name, self._sender), method)
+        return bound
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name!r} cannot be set on {self!r}: it is a reference, not the actor")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ref) and other._actor_id == self._actor_id
@@ -62,18 +71,15 @@ class Ref:
 class BoundCall:
     """``ref.method``: call it to ask, ``.cast`` it to tell, ``.open`` it if it is a stream."""
 
-    __slots__ = ("_method", "_ref")
+    __slots__ = ("_method", "_ref", "cast")
 
     def __init__(self, ref: Ref, method: str) -> None:
         self._ref = ref
         self._method = method
+        self.cast = BoundCast(ref, method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         return sender_of(self._ref).ask(self._ref, self._method, args, kwargs)
-
-    @property
-    def cast(self) -> BoundCast:
-        return BoundCast(self._ref, self._method)
 
     def open(self, *args: Any, **kwargs: Any) -> StreamReader:
         return sender_of(self._ref).open(self._ref, self._method, args, kwargs)

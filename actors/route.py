@@ -10,10 +10,9 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from .call_context import CallContext
-from .wire import Envelope
 
 
 class RouteState(Enum):
@@ -23,13 +22,26 @@ class RouteState(Enum):
     UP = "up"
 
 
+UP: Final = RouteState.UP
+
+
+class Local(NamedTuple):
+    """A message to an actor of the same process: its objects as they are. ``kind`` is that of its envelope."""
+
+    kind: int
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    context: CallContext
+
+
 @dataclass(slots=True)
 class Outgoing:
-    """A message on its way. ``payload`` is encoded; a local one keeps its objects in ``local`` instead."""
+    """A message that waits. ``payload`` is encoded, unless it is a ``local`` one."""
 
     size_bytes: int
-    payload: bytes | None
-    local: tuple[Envelope, str, tuple[Any, ...], dict[str, Any], CallContext] | None
+    payload: bytes
+    local: Local | None
     call_id: int | None
     sent: asyncio.Future[None] | None = None  # a waiting cast's caller
     dropped: bool = False  # its caller was cancelled before it left

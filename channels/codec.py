@@ -162,6 +162,22 @@ class Codec(CodecCore):
         return unpack(data)
 
 
+def message_proper(data: Buffer) -> memoryview:
+    """An encoded message without the buffers behind it: msgpack. For looks into what does not decode.
+
+    `DecodeError` if it is cut off.
+    """
+    view = memoryview(data).cast("B")
+    if not view or view[0] != _PARTS:
+        return view
+    try:
+        _, _, count, head_bytes = _PREFIX.unpack_from(view)
+    except struct.error as error:
+        raise DecodeError(f"cannot decode a message of {view.nbytes} bytes: its table is cut off") from error
+    start = _PREFIX.size + count * _SIZE.size
+    return view[start : start + head_bytes]
+
+
 def _padding(size: int) -> bytes:
     return bytes(-size % ALIGN)
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import msgpack
 
+from ringcast.channels import DecodeError
+from ringcast.channels.codec import message_proper
+
 from ..wire import Envelope
 
 HEAD_BYTES = 512  # enough for what is named here; actor ids of a very large group may not fit
@@ -34,12 +37,12 @@ _FIELDS = {
 def head_of(data: bytes | memoryview) -> Head:
     """The beginning of an envelope."""
     unpacker = msgpack.Unpacker(strict_map_key=False)
-    unpacker.feed(bytes(data[:HEAD_BYTES]))
     try:
+        unpacker.feed(message_proper(data)[:HEAD_BYTES])
         unpacker.read_array_header()
         kind = Envelope(unpacker.unpack())
         return Head(kind, *(unpacker.unpack() for _ in range(_FIELDS.get(kind, 1))))
-    except (ValueError, TypeError, msgpack.UnpackException):
+    except (DecodeError, ValueError, TypeError, msgpack.UnpackException):
         return Head(None)
 
 

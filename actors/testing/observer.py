@@ -17,10 +17,10 @@ from ..blocking_node import BlockingNode
 from ..calls import Calls, ReplyFuture, Waiter
 from ..cell import Cell, Incoming
 from ..consumer import StreamReader
+from ..delivery import Delivery
 from ..events import Died, Event, GaveUp, Ready, Restarting, Stopped
 from ..origin import Origin
 from ..root_node import RootNode
-from ..spin import SpinBudget
 from ..wire import Envelope, FrameKind
 from .envelope import Head, describe, head_of
 from .ledger import Party
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..ref import Ref
     from .process import Process
 
+POLL_ON_CHANCE = 0.7  # that a node without messages looks again before it sleeps
 SUCCESSOR_LIMIT_S = 5.0  # how long a late reply waits for its sender's successor
 
 
@@ -78,7 +79,7 @@ class Observer:
         self._world.descriptors.add_bell(node.bell.fileno())
         wrap(node, "connect", self._connect)
         wrap(node, "_send_masked", self._send_masked)
-        wrap(node, "_handle", self._handle)
+        wrap(node.delivery, "handle", self._handle)
         wrap(node, "send_frame", self._send_frame)
         wrap(node, "on_frame", self._on_frame)
         wrap(node.outbox, "try_send", self._try_send)
@@ -89,7 +90,7 @@ class Observer:
             registry.by_ring[os.fstat(node.ring_fd).st_ino] = party
             wrap(node._directory, "enter", self._enter)
         if isinstance(node, AsyncNode):
-            node._spin = SpinBudget(self._world.cores)
+            wrap(node, "_poll_on", self._poll_on)
         if isinstance(node, BlockingNode):
             self._make_waits_virtual(node)
 
@@ -106,7 +107,7 @@ class Observer:
             party = self._registry.by_ring[inode] = Party(started, self._party.system)
         self._others[slot] = party
         peer = original(slot, name, link, bell_fd, ring_fd)
-        self._watch_origin(self._node._origins[slot], party)
+        self._watch_origin(peer.origin, party)
         return peer
 
     # Rings.
@@ -166,7 +167,7 @@ class Observer:
         peer = next(iter(self._node.peers.values()), None)
         if peer is not None:
             self._world.note(self.process, f"receives late, of the dead {sender}, {describe(payload)}")
-            type(self._node)._handle(self._node, peer, payload)
+            Delivery.handle(self._node.delivery, peer, payload)
 
     def _handle(self, original: Callable[..., None], peer: Peer, data: bytes | memoryview) -> None:
         other = self._others[peer.slot]
@@ -190,6 +191,11 @@ class Observer:
     def _space(self) -> None:
         if not self.process.has_ended and hasattr(self._node, "bell"):
             self._node.bell.notify()
+
+    def _poll_on(self, original: Callable[[], bool]) -> bool:
+        """Spins take no real time here: a node with a core to itself looks again as often as chance will have it."""
+        has_core = len(self._node.peers) < self._world.cores
+        return has_core and self._world.chance(POLL_ON_CHANCE)
 
     # Links.
 
@@ -218,13 +224,13 @@ class Observer:
 
     def _new_future(self, original: Callable[[], ReplyFuture]) -> ReplyFuture:
         future = original()
-        self._ledger.opened(self._party, future._call_id, "a call", lambda: not future.done(), False)
+        self._ledger.opened(self._party, future.call_id, "a call", lambda: not future.done(), False)
         return future
 
     def _start(
         self,
         original: Callable[..., None],
-        kind: Envelope,
+        kind: int,
         call_id: int,
         waiter: Waiter,
         ref: Ref,
@@ -239,7 +245,7 @@ class Observer:
     ) -> list[ReplyFuture]:
         futures = original(refs, method, *args)
         for ref, future in zip(refs, futures, strict=True):
-            self._opened(future._call_id, future, f"{ref._name}.{method}")
+            self._opened(future.call_id, future, f"{ref._name}.{method}")
         return futures
 
     def _opened(self, call_id: int, waiter: Waiter, text: str) -> None:
@@ -250,7 +256,7 @@ class Observer:
 
     def _forget(self, original: Callable[[Sequence[ReplyFuture]], None], futures: Sequence[ReplyFuture]) -> None:
         for future in futures:
-            self._ledger.forgotten(self._party, future._call_id)
+            self._ledger.forgotten(self._party, future.call_id)
         original(futures)
 
     def _finish(self, original: Callable[..., None], call_id: int, value: Any, error: Any) -> None:

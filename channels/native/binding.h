@@ -42,6 +42,11 @@ typedef struct {
     /* Spinning: worth while if recent waits were short, and if it takes a core from nobody. */
     unsigned cores;      /* that its processes may use at once, by quota; 0: as many as there are */
     int64_t gap_ns;      /* how long waits last, a moving average */
+    unsigned slept;      /* waits since a spin was tried that did not look worth while */
+    int64_t idle_ns;     /* since when a loop that spins in slices has had nothing to do; 0: it is busy */
+    int64_t idle_spin_ns; /* how long it may spin in this idle time */
+    uint64_t idle_read;  /* records read when it began */
+    bool spinning;       /* whether it does */
     unsigned usable;     /* cores of all processes of the board, */
     unsigned owners;     /* of which there were so many */
     bool crowded;        /* more of those are busy */
@@ -138,6 +143,8 @@ struct board_census {
 };
 struct board_census board_count(void *board);
 PyObject *doorbell_may_spin(DoorbellObject *self, PyObject *ignored);
+PyObject *doorbell_spin(DoorbellObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+void doorbell_woken(DoorbellObject *self);
 PyObject *doorbell_wait(DoorbellObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 
 PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given);

@@ -125,6 +125,7 @@ static PyObject *doorbell_disarm(DoorbellObject *self, PyObject *Py_UNUSED(ignor
         return NULL;
     bell_awake(&self->bell);
     self->tokens += bell_empty(&self->bell);
+    doorbell_woken(self);
     Py_RETURN_NONE;
 }
 
@@ -172,6 +173,11 @@ static PyMethodDef methods[] = {
            "millisecond, or when timeout_s is 0. May return early with an empty list. None waits\nfor ever. Before it "
            "sleeps it spins for at most spin_s: as long as recent waits were that short, and only while\nthis board's "
            "busy processes have a core each. The GIL is released; signal handlers run, and end the wait if\nthey raise."),
+    METHOD("spin", doorbell_spin, METH_FASTCALL | METH_KEYWORDS,
+           "spin(readers, writers, slice_s, spin_s) -> bool\n\nFor a loop that has nothing to do: look for at most "
+           "slice_s whether a reader or a writer becomes ready, up to\nspin_s in one idle time, and under the conditions "
+           "of wait(). True: look what has come, give the loop a turn and call\nagain. False: arm() and sleep until the "
+           "bell rings. The GIL is released."),
     METHOD("may_spin", doorbell_may_spin, METH_NOARGS,
            "may_spin() -> bool\n\nWhether polling for a moment takes a core from nobody: there are two or more, and one for "
            "each of this board's\nbusy processes. They are counted anew every 10 ms; where they may run is looked at when one sleeps."),

@@ -65,6 +65,7 @@ void sources_take_waits(const sources *from)
 #define LONG_SPIN_NS 1000000     /* costs more than those calls; perhaps it kept the other side from running */
 #define GAP_WEIGHT 8             /* a wait counts for so much of the moving average */
 #define GAP_MOST 2               /* spins: one long idle time shall not end spinning, nor many be remembered for long */
+#define TRY_EVERY 16             /* waits that are slept through before a spin is tried all the same */
 
 static int64_t now_ns(void)
 {
@@ -241,6 +242,23 @@ static void learn(DoorbellObject *self, int64_t spent_ns, int64_t spin_ns)
     self->gap_ns += ((spent_ns < most ? spent_ns : most) - self->gap_ns) / GAP_WEIGHT;
 }
 
+/* A spin has found something after so long. That says more than any sleep: two processes that answer each other and
+ * both sleep make each other's waits long by being woken, and would never learn that a spin ends sooner. */
+static void learn_won(DoorbellObject *self, int64_t spent_ns)
+{
+    self->spins_won++;
+    self->gap_ns = spent_ns;
+}
+
+/* Is a spin of so long likely to find something? If not, one is tried now and then. */
+static bool is_worthwhile(DoorbellObject *self, int64_t spin_ns)
+{
+    if (self->gap_ns <= spin_ns)
+        return true;
+    self->slept = (self->slept + 1) % TRY_EVERY;
+    return self->slept == 0;
+}
+
 static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fds, PyObject *out_fds,
                          double timeout_s, double spin_s)
 {
@@ -259,16 +277,15 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
     int64_t deadline = timeout_s < 0 ? NEVER : start + (int64_t)(timeout_s * 1e9);
     bool blocks = !ready && timeout_s != 0;
     self->waits += blocks;
-    if (blocks && spin_ns > 0 && self->gap_ns <= spin_ns && !is_crowded(self, start)) {
+    if (blocks && spin_ns > 0 && is_worthwhile(self, spin_ns) && !is_crowded(self, start)) {
         self->spins++;
         Py_BEGIN_ALLOW_THREADS
         ready = spin(from, start + spin_ns < deadline ? start + spin_ns : deadline);
         Py_END_ALLOW_THREADS
         if (ready) {
-            int64_t now = now_ns();
-            self->spins_won++;
-            learn(self, now - start, spin_ns);
-            if (now - start >= LONG_SPIN_NS)
+            int64_t spent = now_ns() - start;
+            learn_won(self, spent);
+            if (spent >= LONG_SPIN_NS)
                 doorbell_look_around(self);
             PyMem_Free(polled);
             return PyList_New(0);
@@ -296,6 +313,65 @@ static PyObject *wait_on(DoorbellObject *self, const sources *from, PyObject *fd
     PyObject *list = found < 0 ? NULL : ready_fds(polled, count);
     PyMem_Free(polled);
     return list;
+}
+
+static uint64_t records_read(const sources *from)
+{
+    uint64_t sum = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(from->readers); i++)
+        sum += ((RingReaderObject *)PyTuple_GET_ITEM(from->readers, i))->ring.stats.records;
+    return sum;
+}
+
+/* One idle time of a loop is one wait: it begins with the first of some spins and ends when records are read, or,
+ * slept through, with disarm(). */
+PyObject *doorbell_spin(DoorbellObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords)
+{
+    static const char *const names[] = {"readers", "writers", "slice_s", "spin_s", NULL};
+    PyObject *out[4];
+    double slice_s, spin_s;
+    sources from;
+    if (take_arguments("spin", names, 4, args, given, keywords, out) < 0 || !doorbell_is_usable(self) ||
+        take_seconds(out[2], "slice_s", &slice_s) < 0 || take_seconds(out[3], "spin_s", &spin_s) < 0 ||
+        sources_open(&from, (PyObject *)self, out[0], out[1]) < 0)
+        return NULL;
+    doorbell_own(self);
+    int64_t now = now_ns();
+    uint64_t read = records_read(&from);
+    if (!self->idle_ns || read != self->idle_read) {
+        if (self->idle_ns && self->spinning)
+            learn_won(self, self->idle_spin_ns); /* within that time, in the loop's own turns */
+        self->idle_ns = now;
+        self->idle_read = read;
+        self->idle_spin_ns = (int64_t)(spin_s * 1e9);
+        self->waits++;
+        self->spinning = self->idle_spin_ns > 0 && is_worthwhile(self, self->idle_spin_ns) && !is_crowded(self, now);
+        self->spins += self->spinning;
+    }
+    int64_t until = self->idle_ns + self->idle_spin_ns, slice = now + (int64_t)(slice_s * 1e9);
+    bool found = false, goes_on = self->spinning && now < until;
+    if (goes_on) {
+        Py_BEGIN_ALLOW_THREADS
+        found = spin(&from, slice < until ? slice : until);
+        Py_END_ALLOW_THREADS
+    }
+    if (found) {
+        learn_won(self, now_ns() - self->idle_ns);
+        self->idle_ns = 0;
+        sources_take_waits(&from);
+    }
+    sources_close(&from);
+    return PyBool_FromLong(goes_on);
+}
+
+/* The owner was woken: its idle time has ended. */
+void doorbell_woken(DoorbellObject *self)
+{
+    if (self->idle_ns) {
+        self->sleeps++;
+        learn(self, now_ns() - self->idle_ns, self->idle_spin_ns);
+        self->idle_ns = 0;
+    }
 }
 
 PyObject *doorbell_may_spin(DoorbellObject *self, PyObject *Py_UNUSED(ignored))

@@ -176,3 +176,10 @@ def test_wrong_kinds_of_handlers_are_refused_when_the_class_is_made() -> None:
 def test_a_handler_is_a_plain_method_on_an_instance() -> None:
     assert asyncio.run(Counter(1).add(2)) == 3
     assert Blocking(1).add(2) == 3
+
+
+async def test_nothing_can_be_set_on_a_reference(system: rt.System) -> None:
+    counter = await system.spawn(rt.spec(Counter, 5))
+    with pytest.raises(AttributeError, match="'n' cannot be set on <Ref 'Counter-1' #.>: it is a reference"):
+        counter.n = 6
+    assert await counter.add(0) == 5

@@ -213,3 +213,61 @@ def test_quota_of_the_control_group_limits_the_cores(tmp_path, monkeypatch, memb
     monkeypatch.setattr(cores, "CGROUP_ROOT", tmp_path)
     monkeypatch.setattr(cores, "_MEMBERSHIP", tmp_path / "membership")
     assert core_quota() == expected
+
+
+def spins_while_idle(bell, readers=(), *, spin_s=1e-3, sleep_s=0.0):
+    """Whether a loop without work is told to look again; with ``sleep_s`` it then sleeps until its bell is rung."""
+    looks_again = bell.spin(readers, [], 0.0, spin_s)
+    if sleep_s:
+        assert bell.arm(readers)
+        time.sleep(sleep_s)
+        bell.disarm()
+    return looks_again
+
+
+def test_loop_spins_in_slices_and_only_for_so_long_in_one_idle_time(roomy):
+    assert spins_while_idle(roomy, spin_s=0.05)
+    assert roomy.spin([], [], 30.0, 30.0)  # to the end of the 0.05 s, not of the slice
+    assert not roomy.spin([], [], 30.0, 30.0)
+    figures = roomy.statistics()
+    assert (figures.waits, figures.spins, figures.spins_won) == (1, 1, 0)
+
+
+def test_loop_finds_a_record_while_it_spins(roomy, ring):
+    r = ring(1024)
+    timer = threading.Timer(0.01, lambda: r.writer.try_send(b"x", 1))
+    timer.start()
+    assert roomy.spin(r.readers, [], 30.0, 30.0)
+    timer.join()
+    assert len(r.readers[0].poll()) == 1
+    assert roomy.statistics().spins_won == 1
+
+
+def test_loop_that_sleeps_long_tries_a_spin_now_and_then_and_one_that_wins_makes_it_spin_again(roomy, ring):
+    r = ring(1024)
+    while spins_while_idle(roomy, r.readers, sleep_s=0.004):
+        pass
+    slept = 1
+    while not spins_while_idle(roomy, r.readers):
+        assert roomy.arm(r.readers)
+        time.sleep(0.004)
+        roomy.disarm()
+        slept += 1
+    assert 2 <= slept <= 16
+    r.writer.try_send(b"x", 1)  # comes while that spin lasts
+    assert len(r.readers[0].poll()) == 1
+    for _ in range(3):
+        assert spins_while_idle(roomy, r.readers)
+        r.writer.try_send(b"x", 1)
+        r.readers[0].poll()
+
+
+def test_wait_that_sleeps_long_tries_a_spin_now_and_then(roomy):
+    while spins(roomy, 1e-3, timeout_s=0.004):
+        pass
+    assert any(spins(roomy, 1e-3, timeout_s=0.004) for _ in range(16))
+
+
+def test_loop_does_not_spin_where_the_quota_leaves_one_core(roomy):
+    roomy.cores = 1  # before its first spin
+    assert not spins_while_idle(roomy)

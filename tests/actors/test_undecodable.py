@@ -1,0 +1,82 @@
+"""Messages that do not decode: each ends its own call, however it was encoded, and everything else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from actor_zoo import Counter
+
+import ringcast.actors as rt
+from ringcast.actors.node import Node
+from ringcast.actors.wire import Envelope
+from ringcast.channels import message
+
+LARGE = 8192  # bytes: such a buffer lies behind the message proper
+
+
+@message(117)
+@dataclass
+class Unknown:
+    """Not registered in the process of the actor, which does not import this module."""
+
+    data: bytes
+
+
+@pytest.fixture
+async def system() -> AsyncIterator[rt.System]:
+    async with rt.System() as system:
+        yield system
+
+
+def put_into_ring(actor: Any, envelope: tuple[object, ...]) -> None:
+    """Send an envelope to the actor's process, its large buffers behind it."""
+    node = actor._sender
+    parts = node.codec.encode_parts(envelope)
+    assert len(parts) > 1
+    (peer,) = node.peers.values()
+    assert node.outbox.try_send(parts, peer.mask)
+    node.flush()
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+async def test_a_call_that_does_not_decode_there_ends_with_the_error(system: rt.System, size: int) -> None:
+    counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+    with pytest.raises(rt.RemoteError, match="unknown message tag 117"):
+        await counter.echo(Unknown(b"x" * size))
+    assert await counter.add(1) == 1
+    assert (await system.statistics())["Counter-1"].undecodable == 1
+
+
+@pytest.mark.parametrize("kind", [Envelope.CALL, Envelope.GROUP])
+async def test_a_call_with_buffers_behind_it_that_does_not_decode_ends_with_the_error(
+    system: rt.System, kind: Envelope
+) -> None:
+    counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+    ref: Any = counter
+    node: Node = ref._sender
+    await counter.add(0)  # the way is known
+    future = node.calls._new_future()
+    node.calls._pending[future.call_id] = (future, node.routes[ref._actor_id])
+    arguments = ("echo", (Unknown(b"x" * LARGE),), {}, None)
+    if kind is Envelope.CALL:
+        put_into_ring(ref, (kind, ref._actor_id, future.call_id, *arguments))
+    else:
+        put_into_ring(ref, (kind, [ref._actor_id + 1, ref._actor_id], future.call_id - 1, None, *arguments))
+    with pytest.raises(rt.RemoteError, match="unknown message tag 117"):
+        await future
+    assert await counter.add(1) == 1
+
+
+async def test_what_is_no_envelope_is_counted_and_disturbs_nobody(system: rt.System) -> None:
+    counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+    ref: Any = counter
+    (peer,) = ref._sender.peers.values()
+    damaged = b"".join(ref._sender.codec.encode_parts((0, b"x" * LARGE)))[:6]
+    for junk in (b"\xc1", b"\xc1\x01\xff\xff\x00", damaged, b"\x93\x00", b"\x00", b"\x92\xa1x\xa1y", b"\x91\x90", b""):
+        assert ref._sender.outbox.try_send(junk, peer.mask)
+    ref._sender.flush()
+    assert await counter.add(1) == 1
+    assert (await system.statistics())["Counter-1"].undecodable == 8
