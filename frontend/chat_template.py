@@ -46,18 +46,20 @@ class ChatTemplate:
                 self._template = _environment().from_string(self.source)
             except jinja2.TemplateError as error:
                 raise ModelUnusable(f"the model's chat template is broken: {error}") from error
-        values = {
-            **self._tokens,
-            **(variables or {}),
-            "messages": [_without_none(plain(message)) for message in messages],
-            "add_generation_prompt": add_generation_prompt,
-            "tools": None,
-            "documents": None,
-        }
         try:
+            values = {
+                **self._tokens,
+                **(variables or {}),
+                "messages": [_without_none(plain(message)) for message in messages],
+                "add_generation_prompt": add_generation_prompt,
+                "tools": None,
+                "documents": None,
+            }
             return self._template.render(values)
-        except (jinja2.TemplateError, TypeError, KeyError) as error:
-            # A template indexes and adds what it is given: wrong shapes surface as TypeError inside it.
+        except InvalidRequest:
+            raise
+        except Exception as error:
+            # A template is a program that computes with what it is given: anything can come out of wrong shapes.
             raise InvalidRequest(f"the model's chat template refuses these messages: {error}", "messages") from error
 
 

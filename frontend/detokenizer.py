@@ -37,7 +37,7 @@ class TextDecoder:
         self._tokenizer = tokenizer
         added = tokenizer.backend.get_added_tokens_decoder()
         self._added = {token_id: token.content for token_id, token in added.items()}
-        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         kinds = _decoder_kinds(tokenizer)
         self._table = _byte_table(tokenizer) if kinds == ["ByteLevel"] else None
         self._has_byte_tokens = "ByteFallback" in kinds
@@ -49,7 +49,7 @@ class TextDecoder:
         Some decoders put spaces before special tokens; without ``spaces_between_special_tokens`` one that follows
         another has none.
         """
-        skipped = self._special_ids if skip_special_tokens else frozenset()
+        skipped = self.special_ids if skip_special_tokens else frozenset()
         if self._table is not None:
             return _ByteDetokenizer(self._table, skipped)
         joined = {} if skip_special_tokens or spaces_between_special_tokens else self._added

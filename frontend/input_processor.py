@@ -49,6 +49,7 @@ class EncodedPrompt:
     token_ids: list[int]
     param: str = "prompt"
     cache_salt: str | None = None
+    is_truncated: bool = False  # ``token_ids`` are the end of the text's
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class InputProcessor:
         if isinstance(prompt, Mapping):
             prompt, salt = _from_mapping(prompt)
         if isinstance(prompt, str):
-            token_ids = self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens) if prompt else []
+            token_ids = self._encode(prompt, "prompt", add_special_tokens) if prompt else []
             return EncodedPrompt(prompt, _not_empty(token_ids), cache_salt=salt)
         return EncodedPrompt(None, _not_empty(_checked_ids(prompt)), cache_salt=salt)
 
@@ -89,7 +90,7 @@ class InputProcessor:
     ) -> EncodedPrompt:
         """Messages through the model's chat template, which writes the special tokens itself."""
         text = self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, variables=variables)
-        token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        token_ids = self._encode(text, "messages", add_special_tokens)
         return EncodedPrompt(text, _not_empty(token_ids, "messages"), "messages")
 
     def default_params(self) -> SamplingParams:
@@ -181,6 +182,12 @@ class InputProcessor:
             for index, request_id in enumerate(ids)
         ]
 
+    def _encode(self, text: str, param: str, add_special_tokens: bool) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{param}: {error}", param) from error
+
     def _eos_token_ids(self, params: SamplingParams, info: EngineInfo) -> list[int]:
         return [] if params.ignore_eos else [i for i in self._tokenizer.eos_token_ids if i < info.vocab_size]
 
@@ -212,7 +219,7 @@ class InputProcessor:
         sequences: dict[tuple[int, ...], None] = {}
         for word in params.bad_words or ():
             for text in (word.lstrip(), " " + word.lstrip()):
-                token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+                token_ids = self._encode(text, "bad_words", False)
                 if token_ids and max(token_ids) < vocab_size:
                     sequences[tuple(token_ids)] = None
         return [list(sequence) for sequence in sequences]
@@ -225,7 +232,7 @@ def _truncated(prompt: EncodedPrompt, params: SamplingParams, max_model_len: int
         most = max(1, max_model_len - (params.max_tokens or 1))
     if most is None or len(prompt.token_ids) <= most:
         return prompt
-    return replace(prompt, token_ids=prompt.token_ids[-most:])
+    return replace(prompt, token_ids=prompt.token_ids[-most:], is_truncated=True)
 
 
 def _count(logprobs: int | None, vocab_size: int) -> int | None:

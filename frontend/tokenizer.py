@@ -30,7 +30,10 @@ _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Tokenizer:
-    """One model's tokenizer. ``generation`` holds its end-of-sequence ids and sampling defaults."""
+    """One model's tokenizer. ``generation`` holds its end-of-sequence ids and sampling defaults.
+
+    ``special_tokens`` are the texts of tokens with a role, by transformers' names, ``eos_token`` and so on.
+    """
 
     def __init__(
         self,
@@ -38,11 +41,13 @@ class Tokenizer:
         generation: GenerationConfig,
         chat_template: ChatTemplate | None,
         name: str = "the model",
+        special_tokens: Mapping[str, str] | None = None,
     ) -> None:
         self.backend = backend
         self.generation = generation
         self.chat_template = chat_template
         self.name = name
+        self.special_tokens = dict(special_tokens or {})
         backend.no_padding()
         backend.no_truncation()
 
@@ -57,8 +62,14 @@ class Tokenizer:
         return self.generation.eos_token_ids
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``; with special tokens: those that the model puts around plain text."""
-        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Token ids of ``text``; with special tokens: those that the model puts around plain text.
+
+        `InvalidRequest` if ``text`` has no UTF-8 form.
+        """
+        try:
+            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except TypeError as error:  # what tokenizers says of a str that it cannot read
+            raise InvalidRequest("the text holds half of a surrogate pair: it is no Unicode text") from error
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ``token_ids``; ids without a token are nothing."""
@@ -98,6 +109,7 @@ def load_tokenizer(source: ModelSource, metadata: Mapping[str, Any] | None = Non
         gguf_generation_config(metadata),
         ChatTemplate(template, named) if isinstance(template, str) else None,
         source.name,
+        named,
     )
 
 
@@ -132,7 +144,7 @@ def folder_tokenizer(folder: Path, name: str) -> Tokenizer:
             () if eos_id is None else (eos_id,), generation.temperature, generation.top_p, generation.top_k
         )
     source = _folder_template(folder, config)
-    return Tokenizer(backend, generation, ChatTemplate(source, named) if source else None, name)
+    return Tokenizer(backend, generation, ChatTemplate(source, named) if source else None, name, named)
 
 
 def _folder_template(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -23,7 +24,29 @@ from ..async_llm import AsyncLLM
 from ..errors import EngineDead, FrontendError
 from .errors import ErrorReply, error_reply, invalid
 from .protocol import ChatCompletionRequest, CompletionRequest
+from .responses import (
+    ChatCompletion,
+    Completion,
+    HealthBody,
+    LoadBody,
+    ModelCard,
+    ModelList,
+    TokenizerInfo,
+    VersionBody,
+    documented,
+)
 from .service import Service
+from .tokenization import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+    detokenize,
+    tokenize,
+    tokenizer_info,
+)
+
+_ALL = (400, 404, 500, 503)
 
 log = logging.getLogger("ringcast.server")
 
@@ -66,44 +89,87 @@ def create_app(
             await asyncio.gather(living, return_exceptions=True)
             await llm.close()
 
-    app = FastAPI(title="ringcast", lifespan=lifespan)
+    app = FastAPI(title="ringcast", version=version("ringcast"), lifespan=lifespan)
     _install_errors(app)
 
-    @app.post("/v1/completions", response_class=JSONResponse)
+    @app.post("/v1/completions", response_class=JSONResponse, responses=documented(Completion, *_ALL, streams=True))
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue a text."""
         return await service.completions(body, request.receive)
 
-    @app.post("/v1/chat/completions", response_class=JSONResponse)
+    @app.post(
+        "/v1/chat/completions", response_class=JSONResponse, responses=documented(ChatCompletion, *_ALL, streams=True)
+    )
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         """Answer a chat."""
         return await service.chat(body, request.receive)
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=documented(ModelList))
     async def models() -> dict[str, Any]:
         """The one model that is served."""
         return {"object": "list", "data": [_card(llm, name, created)]}
 
-    @app.get("/v1/models/{model:path}")
+    @app.get("/v1/models/{model:path}", response_class=JSONResponse, responses=documented(ModelCard, 404))
     async def one_model(model: str) -> Response:
         """That model, by its name."""
         service.check_model(model)
         return JSONResponse(_card(llm, name, created))
 
-    @app.get("/health/ready")
-    @app.get("/health")
+    @app.post("/tokenize", responses=documented(TokenizeResponse, 400, 404, 503))
+    async def to_tokens(body: TokenizeRequest) -> TokenizeResponse:
+        """The token ids of a text or a chat."""
+        service.check_model(body.model)
+        return await tokenize(llm, body)
+
+    @app.post("/detokenize", responses=documented(DetokenizeResponse, 400, 404, 503))
+    async def to_text(body: DetokenizeRequest) -> DetokenizeResponse:
+        """The text of token ids."""
+        service.check_model(body.model)
+        return await detokenize(llm, body)
+
+    @app.get("/tokenizer_info", responses=documented(TokenizerInfo, 503))
+    async def about_tokenizer() -> dict[str, Any]:
+        """Special tokens, chat template, context."""
+        return tokenizer_info(llm)
+
+    tells_health = documented(HealthBody) | {503: {"model": HealthBody}}
+
+    @app.get("/health/ready", response_class=JSONResponse, responses=tells_health)
+    @app.get("/health", response_class=JSONResponse, responses=tells_health)
     async def health() -> Response:
         """200 while requests are taken and run at once, 503 with the state otherwise."""
         state = llm.health()
         body = {"status": state.state, "detail": state.detail}
         return JSONResponse(body, 200 if state.state == "ready" else 503)
 
+    @app.get("/version", responses=documented(VersionBody))
+    async def about_version() -> dict[str, str]:
+        """The server's version."""
+        return {"version": version("ringcast")}
+
+    @app.get("/load", responses=documented(LoadBody))
+    async def load() -> dict[str, int]:
+        """How many requests are being answered."""
+        return {"server_load": service.num_answering}
+
+    document = app.openapi
+    app.openapi = lambda: _as_it_is(document())  # type: ignore[method-assign]
     return app
 
 
 def _card(llm: AsyncLLM, name: str, created: int) -> dict[str, Any]:
     limit = llm.info().max_model_len if llm.health().state == "ready" else None
     return {"id": name, "object": "model", "created": created, "owned_by": "ringcast", "max_model_len": limit}
+
+
+def _as_it_is(document: dict[str, Any]) -> dict[str, Any]:
+    """The document without FastAPI's own 422: here a body that is wrong gets a 400."""
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    return document
 
 
 def _install_errors(app: FastAPI) -> None:

@@ -23,8 +23,10 @@ class ErrorReply:
     code: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """The JSON body."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        """The JSON body. What is no Unicode text, and came from the client, is escaped."""
+        message = self.message.encode("utf-8", "backslashreplace").decode()
+        param = self.param and self.param.encode("utf-8", "backslashreplace").decode()
+        return {"error": {"message": message, "type": self.type, "param": param, "code": self.code}}
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ErrorReply:

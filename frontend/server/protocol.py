@@ -7,14 +7,21 @@ in one place.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from ..errors import InvalidRequest, UnsupportedParameter
+from ..input_processor import checked_salt
 from ..sampling_params import RequestOutputKind, SamplingParams
 from .unsupported import CHAT, COMPLETION, refuse_unsupported
+
+# Those of `SamplingParams` that requests carry under the same name and with the same meaning.
+_PLAIN = frozenset(item.name for item in fields(SamplingParams)) - {
+    "logprobs", "max_tokens", "detokenize", "output_kind", "structured_outputs", "guided_decoding",
+    "logits_processors", "extra_args",
+}  # fmt: skip
 
 
 class StreamOptions(BaseModel):
@@ -26,7 +33,7 @@ class StreamOptions(BaseModel):
 
 
 class GenerationRequest(BaseModel):
-    """What both APIs share. ``top_k`` to ``include_stop_str_in_output`` are extensions with vLLM's names."""
+    """What both APIs share. From ``top_k`` on they are extensions with vLLM's names."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -40,11 +47,27 @@ class GenerationRequest(BaseModel):
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
     top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -52,43 +75,41 @@ class GenerationRequest(BaseModel):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def check(self) -> None:
-        """Refuse parameters that are unknown or not supported yet, and options without a stream."""
+        """Refuse parameters that are unknown or not supported yet, and those that do not go together."""
         refuse_unsupported(self.model_extra or {}, self.known_unsupported)
+        checked_salt(self.cache_salt)
         if self.stream_options is not None:
             if not self.stream:
                 raise InvalidRequest("stream_options needs stream: true", "stream_options")
             refuse_unsupported(self.stream_options.model_extra or {}, {"include_obfuscation": (False,)})
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequest("prompt_logprobs is told in whole answers only: leave out stream", "prompt_logprobs")
 
     def answer_limit(self) -> int | None:
         """How many tokens an answer may have; None: to the end of the context."""
         return self.max_tokens
 
+    def wanted_logprobs(self) -> int | None:
+        """How many likeliest tokens to tell beside each of the answer's; None: nothing."""
+        return None
+
     def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
         """The parameters, with the model's defaults where the request says nothing."""
-        names = (
-            "n",
-            "temperature",
-            "top_p",
-            "top_k",
-            "seed",
-            "stop",
-            "stop_token_ids",
-            "ignore_eos",
-            "skip_special_tokens",
-            "include_stop_str_in_output",
-        )
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        given = {name: value for name in _PLAIN if (value := getattr(self, name)) is not None}
         kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
-        return replace(defaults, **given, max_tokens=self.answer_limit(), output_kind=kind)
+        limit = self.answer_limit()
+        return replace(defaults, **given, logprobs=self.wanted_logprobs(), max_tokens=limit, output_kind=kind)
 
 
 class CompletionRequest(GenerationRequest):
-    """POST /v1/completions."""
+    """POST /v1/completions. ``max_tokens`` 0 with ``echo`` tells of the prompt alone."""
 
     known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = COMPLETION
 
     prompt: str | list[str] | list[int] | list[list[int]]
     max_tokens: int | None = 16
+    logprobs: int | None = None
+    echo: bool | None = None
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one entry each. `InvalidRequest` for an empty list."""
@@ -99,6 +120,20 @@ class CompletionRequest(GenerationRequest):
         if isinstance(self.prompt[0], int):
             return [self.prompt]
         return list(self.prompt)
+
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs
+
+    def sampling_params(self, defaults: SamplingParams) -> SamplingParams:
+        """``max_tokens`` 0 becomes 1: the engine draws one token at least, and the answer leaves it out."""
+        params = super().sampling_params(defaults)
+        if self.echo and self.logprobs is not None:
+            told = params.prompt_logprobs
+            params = replace(params, prompt_logprobs=_most(self.logprobs, told))
+        return params
+
+    def answer_limit(self) -> int | None:
+        return 1 if self.max_tokens == 0 else self.max_tokens
 
 
 class ChatMessage(BaseModel):
@@ -140,6 +175,11 @@ class ChatMessage(BaseModel):
         return "\n".join(texts)
 
 
+def plain_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """The messages as the template sees them."""
+    return [message.plain(f"messages[{index}]") for index, message in enumerate(messages)]
+
+
 class ChatCompletionRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
@@ -147,6 +187,8 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -154,10 +196,18 @@ class ChatCompletionRequest(GenerationRequest):
         super().check()
         if None not in (self.max_tokens, self.max_completion_tokens):
             raise InvalidRequest("give max_completion_tokens or max_tokens, not both", "max_tokens")
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
+        if self.top_logprobs is not None and self.top_logprobs < 0:
+            raise InvalidRequest(f"top_logprobs is {self.top_logprobs}: it must be 0 or more", "top_logprobs")
 
     def answer_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def plain_messages(self) -> list[dict[str, Any]]:
-        """The messages as the template sees them."""
-        return [message.plain(f"messages[{index}]") for index, message in enumerate(self.messages)]
+    def wanted_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def _most(one: int, other: int | None) -> int:
+    """The larger of two counts of likeliest tokens, of which -1 is the largest."""
+    return -1 if -1 in (one, other) else max(one, other or 0)

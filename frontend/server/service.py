@@ -8,32 +8,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fastapi.responses import JSONResponse, Response
 
 from ..async_llm import AsyncLLM
 from ..errors import InvalidRequest
 from ..input_processor import EncodedPrompt
-from ..outputs import RequestOutput
+from ..outputs import LogprobsOfToken, RequestOutput
 from ..request_stream import RequestStream
 from ..sampling_params import SamplingParams
-from .chunks import ChunkWriter, Envelope, Usage, count, whole_choice
+from .chunks import Choice, ChunkWriter, Echo, Envelope, Style, Usage, count, without_tokens
 from .delivery import EventStream, Receive, answer_or_disconnect, event
 from .errors import UnknownModel
-from .protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from .logprob_json import TokenNames, prompt_logprobs
+from .protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest, plain_messages
+
+PromptLogprobs = Sequence[LogprobsOfToken | None]
 
 
 @dataclass(frozen=True)
 class Job:
     """One checked request: prompts with the same parameters, whose answers are numbered through."""
 
-    chat: bool
     prompts: list[EncodedPrompt]
     params: SamplingParams
+    priority: int
     envelope: Envelope
+    style: Style
     include_usage: bool
+    tells_prompt_logprobs: bool
+    echoes: bool = False
+    is_empty: bool = False  # answers have no tokens
 
 
 class Service:
@@ -42,42 +50,99 @@ class Service:
     def __init__(self, llm: AsyncLLM, model: str) -> None:
         self._llm = llm
         self._model = model
+        self.num_answering = 0  # HTTP requests that have requests in the engine
 
     async def completions(self, body: CompletionRequest, receive: Receive) -> Response:
         """POST /v1/completions."""
-        self.check_model(body.model)
-        body.check()
-        params = body.sampling_params(self._llm.default_sampling_params())
-        prompts = [await self._llm.encode(prompt) for prompt in body.prompts()]
+        params = self._checked(body)
+        add_special_tokens = body.add_special_tokens is not False
+        prompts = [
+            replace(await self._llm.encode(prompt, add_special_tokens=add_special_tokens), cache_salt=body.cache_salt)
+            for prompt in body.prompts()
+        ]
         envelope = Envelope("text_completion", self._model, "cmpl")
-        return await self._answer(Job(False, prompts, params, envelope, body.include_usage), body, receive)
+        style = self._style(body, params, chat=False)
+        job = self._job(body, prompts, params, envelope, style, echoes=bool(body.echo), is_empty=body.max_tokens == 0)
+        return await self._answer(job, body, receive)
 
     async def chat(self, body: ChatCompletionRequest, receive: Receive) -> Response:
         """POST /v1/chat/completions."""
-        self.check_model(body.model)
-        body.check()
-        params = body.sampling_params(self._llm.default_sampling_params())
+        params = self._checked(body)
         prompt = await self._llm.encode_chat(
-            body.plain_messages(),
+            plain_messages(body.messages),
             add_generation_prompt=body.add_generation_prompt is not False,
+            add_special_tokens=bool(body.add_special_tokens),
             variables=body.chat_template_kwargs,
         )
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         envelope = Envelope(kind, self._model, "chatcmpl")
-        return await self._answer(Job(True, [prompt], params, envelope, body.include_usage), body, receive)
+        style = self._style(body, params, chat=True)
+        job = self._job(body, [replace(prompt, cache_salt=body.cache_salt)], params, envelope, style)
+        return await self._answer(job, body, receive)
 
     def check_model(self, name: str | None) -> None:
         """`UnknownModel` if ``name`` is not the model served here; None is."""
         if name is not None and name != self._model:
             raise UnknownModel(f"the model {name!r} is not served here: use {self._model!r}")
 
-    async def _answer(self, job: Job, body: GenerationRequest, receive: Receive) -> Response:
+    def _checked(self, body: GenerationRequest) -> SamplingParams:
+        self.check_model(body.model)
+        body.check()
+        return body.sampling_params(self._llm.default_sampling_params())
+
+    def _style(self, body: GenerationRequest, params: SamplingParams, *, chat: bool) -> Style:
+        wanted = body.wanted_logprobs()
+        return Style(
+            chat=chat,
+            names=None
+            if wanted is None
+            else TokenNames(self._llm.decoder, as_ids=bool(body.return_tokens_as_token_ids)),
+            top_logprobs=wanted or 0,
+            skips_special=params.skip_special_tokens,
+            token_ids=bool(body.return_token_ids),
+        )
+
+    def _job(
+        self,
+        body: GenerationRequest,
+        prompts: list[EncodedPrompt],
+        params: SamplingParams,
+        envelope: Envelope,
+        style: Style,
+        *,
+        echoes: bool = False,
+        is_empty: bool = False,
+    ) -> Job:
+        """Check everything that the engine would refuse; the prompts as they will run."""
+        priority = body.priority or 0
         limit = self._llm.info().max_model_len
-        for prompt in job.prompts:
-            self._llm.check(prompt, job.params)
-            asked = body.answer_limit()
+        checked = []
+        for prompt in prompts:
+            prompt = self._check(prompt, params, priority, chat=style.chat)
             if "max_tokens" in body.model_fields_set or "max_completion_tokens" in body.model_fields_set:
-                _check_fits(prompt, asked, limit)
+                _check_fits(prompt, body.answer_limit(), limit)
+            checked.append(prompt)
+        return Job(
+            checked,
+            params,
+            priority,
+            envelope,
+            style,
+            body.include_usage,
+            body.prompt_logprobs is not None,
+            echoes,
+            is_empty,
+        )
+
+    def _check(self, prompt: EncodedPrompt, params: SamplingParams, priority: int, *, chat: bool) -> EncodedPrompt:
+        try:
+            return self._llm.check(prompt, params, priority)
+        except InvalidRequest as error:
+            if chat and error.param == "logprobs":  # there it has another name
+                raise InvalidRequest(f"top_{error}", "top_logprobs") from error
+            raise
+
+    async def _answer(self, job: Job, body: GenerationRequest, receive: Receive) -> Response:
         if body.stream:
             return EventStream(self._events(job))
         return await answer_or_disconnect(receive, self._whole(job))
@@ -87,35 +152,70 @@ class Service:
             outputs = await asyncio.gather(*(stream.final() for stream in streams))
         usage = Usage()
         choices = []
-        for number, output in enumerate(outputs):
+        more: dict[str, Any] = {}
+        for number, (prompt, output) in enumerate(zip(job.prompts, outputs, strict=True)):
+            if job.is_empty:
+                output = without_tokens(output)
             count(usage, output)
+            about_prompt = self._about_prompt(job, output)
+            echo = self._echo(job, prompt, output.prompt_logprobs) if job.echoes else None
             for answer in output.outputs:
-                choices.append(whole_choice(answer, number * job.params.n + answer.index, chat=job.chat))
-        return JSONResponse(job.envelope.body(choices, usage=usage.body()))
+                choice = Choice(job.style).whole(answer, number * job.params.n + answer.index, echo)
+                choices.append(choice if job.style.chat else {**choice, **about_prompt})
+            if job.style.chat:
+                more = about_prompt
+        return JSONResponse(job.envelope.body(choices, usage=usage.body(), **more))
 
     async def _events(self, job: Job) -> AsyncGenerator[bytes, None]:
         usage = Usage()
-        writer = ChunkWriter(job.envelope, chat=job.chat, usage=job.include_usage)
+        writer = ChunkWriter(job.envelope, job.style, usage=job.include_usage)
         async with self._admitted(job) as streams:
             usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in job.prompts)
-            async for number, output in _merged(streams):
-                for answer in output.outputs:
-                    usage.completion_tokens += len(answer.token_ids)
-                    for chunk in writer.chunks(answer, number * job.params.n + answer.index):
-                        yield event(chunk)
+            echoes: dict[int, Echo] = {}
+            async with aclosing(_with_prompt_logprobs_first(job, _merged(streams))) as outputs:
+                async for number, output in outputs:
+                    prompt = job.prompts[number]
+                    if job.is_empty:
+                        output = without_tokens(output)
+                    if job.echoes and number not in echoes:
+                        echoes[number] = self._echo(job, prompt, output.prompt_logprobs)
+                    prompt_token_ids = prompt.token_ids if job.style.token_ids else None
+                    for answer in output.outputs:
+                        usage.completion_tokens += len(answer.token_ids)
+                        index = number * job.params.n + answer.index
+                        for chunk in writer.chunks(answer, index, echoes.get(number), prompt_token_ids):
+                            yield event(chunk)
         if job.include_usage:
             yield event(writer.usage_chunk(usage))
+
+    def _echo(self, job: Job, prompt: EncodedPrompt, told: PromptLogprobs | None) -> Echo:
+        """The prompt as the model saw it: its text, unless it was given as ids or has been truncated."""
+        text = prompt.text
+        if text is None or prompt.is_truncated:
+            text = self._llm.tokenizer.decode(prompt.token_ids, skip_special_tokens=job.params.skip_special_tokens)
+        return Echo(text, prompt.token_ids, told if job.style.names is not None else None)
+
+    def _about_prompt(self, job: Job, output: RequestOutput) -> dict[str, Any]:
+        """vLLM's extensions, where they were asked for."""
+        found: dict[str, Any] = {}
+        if job.style.token_ids:
+            found["prompt_token_ids"] = output.prompt_token_ids
+        if job.tells_prompt_logprobs and output.prompt_logprobs is not None:
+            found["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        return found
 
     @asynccontextmanager
     async def _admitted(self, job: Job) -> AsyncIterator[list[RequestStream]]:
         """All prompts of a job in the engine; what has not finished is aborted at the end."""
         streams: list[RequestStream] = []
+        self.num_answering += 1
         try:
             for number, prompt in enumerate(job.prompts):
                 request_id = f"{job.envelope.id}-{number}" if number else job.envelope.id
-                streams.append(await self._llm.add_request(prompt, job.params, request_id))
+                streams.append(await self._llm.add_request(prompt, job.params, request_id, priority=job.priority))
             yield streams
         finally:
+            self.num_answering -= 1
             for stream in streams:
                 stream.abort()
 
@@ -130,21 +230,44 @@ def _check_fits(prompt: EncodedPrompt, max_tokens: int | None, limit: int) -> No
         )
 
 
-async def _merged(streams: Sequence[RequestStream]) -> AsyncIterator[tuple[int, RequestOutput]]:
-    """The results of several streams as they come, with the stream's number. The first error ends them all."""
+async def _with_prompt_logprobs_first(
+    job: Job, outputs: AsyncGenerator[tuple[int, RequestOutput], None]
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """Hold what comes before an echo's log-probabilities: one of n answers computes them, others may be faster."""
+    held: dict[int, list[RequestOutput]] = {}
+    waiting = set(range(len(job.prompts))) if job.echoes and job.style.names is not None else set()
+    async with aclosing(outputs):
+        async for number, output in outputs:
+            if number in waiting and output.prompt_logprobs is None:
+                held.setdefault(number, []).append(output)
+                continue
+            waiting.discard(number)
+            for earlier in held.pop(number, ()):
+                yield number, replace(earlier, prompt_logprobs=output.prompt_logprobs)
+            yield number, output
+        for number, earlier_ones in held.items():
+            for earlier in earlier_ones:
+                yield number, earlier
+
+
+async def _merged(streams: Sequence[RequestStream]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """The results of several streams as they come, with the stream's number. The first error ends them all.
+
+    Bounded: results that are not taken merge in their streams.
+    """
     if len(streams) == 1:
         async for output in streams[0]:
             yield 0, output
         return
-    results: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue()
+    results: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue(len(streams))
 
     async def feed(number: int, stream: RequestStream) -> None:
         try:
             async for output in stream:
-                results.put_nowait((number, output))
-            results.put_nowait(None)
+                await results.put((number, output))
+            await results.put(None)
         except Exception as error:
-            results.put_nowait(error)
+            await results.put(error)
 
     feeders = [asyncio.create_task(feed(number, stream)) for number, stream in enumerate(streams)]
     try:

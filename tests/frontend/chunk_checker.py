@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 
 @dataclass
 class Choice:
@@ -16,6 +18,8 @@ class Choice:
     finish_reason: str | None = None
     state: str = "new"
     seed: int | None = None
+    logprobs: list[Any] = field(default_factory=list)  # of a chat: entries; of a completion: (token, value, offset)
+    token_ids: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -38,16 +42,34 @@ def sse_payloads(lines: Iterable[str]) -> list[str]:
     return payloads
 
 
-def check_stream(payloads: list[str], *, chat: bool, n: int = 1, include_usage: bool = False) -> Stream:
-    """Check order and shape; what the stream said. An error event must be the last."""
+def check_stream(payloads: list[str], *, chat: bool, **asked: Any) -> Stream:
+    """Check the events of a raw stream; ``asked`` as in `check_chunks`. An error event must be the last."""
+    if payloads[-1] == "[DONE]":
+        return check_chunks([json.loads(payload) for payload in payloads[:-1]], chat=chat, **asked)
+    error = json.loads(payloads[-1])["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    stream = check_chunks([json.loads(payload) for payload in payloads[:-1]], chat=chat, ends=False, **asked)
+    stream.error = error
+    return stream
+
+
+def check_client_stream(chunks: Iterable[BaseModel], *, chat: bool, **asked: Any) -> Stream:
+    """Check what the official client made of a stream."""
+    return check_chunks([chunk.model_dump(exclude_unset=True) for chunk in chunks], chat=chat, **asked)
+
+
+def check_chunks(
+    chunks: list[dict[str, Any]],
+    *,
+    chat: bool,
+    n: int = 1,
+    include_usage: bool = False,
+    logprobs: bool = False,
+    token_ids: bool = False,
+    ends: bool = True,
+) -> Stream:
+    """Check order and shape, against what was asked for; what the stream said. ``ends`` False: an error cut it."""
     stream = Stream()
-    error = json.loads(payloads[-1]).get("error") if payloads[-1] != "[DONE]" else None
-    if error is not None:
-        stream.error = error
-        assert set(error) == {"message", "type", "param", "code"}
-    else:
-        assert payloads[-1] == "[DONE]"
-    chunks = [json.loads(payload) for payload in payloads[:-1]]
     assert len({(chunk["id"], chunk["model"], chunk["created"]) for chunk in chunks}) == 1
     for number, chunk in enumerate(chunks):
         assert chunk["object"] == ("chat.completion.chunk" if chat else "text_completion")
@@ -59,31 +81,51 @@ def check_stream(payloads: list[str], *, chat: bool, n: int = 1, include_usage: 
             continue
         assert chunk.get("usage") is None
         assert len(chunk["choices"]) == 1
-        _step(stream, chunk["choices"][0], chat=chat)
-    if error is None:
+        _step(stream, chunk["choices"][0], chat=chat, logprobs=logprobs, token_ids=token_ids)
+    if ends:
         assert sorted(stream.choices) == list(range(n))
         assert all(choice.state == "finished" for choice in stream.choices.values())
         assert (stream.usage is not None) == include_usage
     return stream
 
 
-def _step(stream: Stream, data: dict[str, Any], *, chat: bool) -> None:
+def _step(stream: Stream, data: dict[str, Any], *, chat: bool, logprobs: bool, token_ids: bool) -> None:
     choice = stream.choices.setdefault(data["index"], Choice())
     assert choice.state != "finished", "nothing follows the finish chunk of a choice"
     assert "finish_reason" in data, "finish_reason is there, if null"
-    assert data["logprobs"] is None
+    assert "logprobs" in data
     content = data["delta"] if chat else {"content": data["text"]}
     if chat and choice.state == "new":
         assert content == {"role": "assistant", "content": ""}, "the role comes first, once, alone"
-        assert data["finish_reason"] is None
+        assert data["finish_reason"] is data["logprobs"] is None
         choice.state = "content"
         return
     assert "role" not in content
     if data["finish_reason"] is not None:
         assert content in ({}, {"content": ""}), "the finish chunk has no content"
+        assert data["logprobs"] is None
+        assert "token_ids" not in data
         choice.finish_reason, choice.seed, choice.state = data["finish_reason"], data["seed"], "finished"
         return
-    assert content["content"], "content chunks are not empty"
+    assert content["content"] or data["logprobs"] or token_ids, "content chunks are not empty"
+    assert (data["logprobs"] is not None) == logprobs
+    if logprobs:
+        choice.logprobs += _chat_entries(data["logprobs"]) if chat else _completion_entries(data["logprobs"])
+    assert token_ids or "token_ids" not in data
+    choice.token_ids += data.get("token_ids", [])
     choice.text += content["content"]
     choice.state = "content"
     stream.num_content_chunks += 1
+
+
+def _chat_entries(logprobs: dict[str, Any]) -> list[Any]:
+    assert set(logprobs) == {"content", "refusal"}
+    assert logprobs["content"], "no entries would be null"
+    for entry in logprobs["content"]:
+        assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
+    return list(logprobs["content"])
+
+
+def _completion_entries(logprobs: dict[str, Any]) -> list[Any]:
+    assert set(logprobs) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+    return list(zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["text_offset"], strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from chunk_checker import Stream, check_stream, sse_payloads
+from chunk_checker import Stream, check_client_stream, check_stream, sse_payloads
 from frontend_fakes import FakeEngine
 from server_fixture import ServerThread
 
@@ -58,7 +58,8 @@ def client(server: ServerThread, engine: FakeEngine) -> openai.OpenAI:
 
 
 def _post(server: ServerThread, path: str, body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}{path}", json=body, timeout=10)
+    content = json.dumps(body).encode()  # as ASCII: bodies may hold what has no UTF-8 form
+    return httpx.post(f"{server.url}{path}", content=content, headers={"content-type": "application/json"}, timeout=10)
 
 
 def _stream(server: ServerThread, path: str, body: dict[str, Any]) -> Stream:
@@ -70,7 +71,14 @@ def _stream(server: ServerThread, path: str, body: dict[str, Any]) -> Stream:
     prompts = body.get("prompt")
     several = len(prompts) if isinstance(prompts, list) and isinstance(prompts[0], str | list) else 1
     usage = bool((body.get("stream_options") or {}).get("include_usage"))
-    return check_stream(payloads, chat=chat, n=body.get("n", 1) * several, include_usage=usage)
+    return check_stream(
+        payloads,
+        chat=chat,
+        n=body.get("n", 1) * several,
+        include_usage=usage,
+        logprobs=body.get("logprobs") not in (None, False),
+        token_ids=bool(body.get("return_token_ids")),
+    )
 
 
 def test_chat_with_the_official_client(client: openai.OpenAI, engine: FakeEngine, smollm2: Tokenizer) -> None:
@@ -96,11 +104,8 @@ def test_chat_streams_with_the_official_client(client: openai.OpenAI) -> None:
         stream=True,
         stream_options={"include_usage": True},  # type: ignore[arg-type]
     )
-    chunks = list(stream)
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == "Hello  🌊!"
-    assert chunks[-1].usage is not None
-    assert chunks[-2].choices[0].finish_reason == "stop"
+    checked = check_client_stream(stream, chat=True, include_usage=True)
+    assert (checked.choices[0].text, checked.choices[0].finish_reason) == ("Hello  🌊!", "stop")
 
 
 def test_completions_with_the_official_client(client: openai.OpenAI, engine: FakeEngine) -> None:
@@ -171,11 +176,19 @@ def test_text_parts_and_developer_messages(server: ServerThread, engine: FakeEng
 CHAT_400 = [
     ({"tools": [{"type": "function"}]}, "tools", "not supported yet"),
     ({"response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
-    ({"logprobs": True}, "logprobs", "not supported yet"),
-    ({"top_logprobs": 2}, "top_logprobs", "not supported yet"),
-    ({"logit_bias": {"5": 1}}, "logit_bias", "not supported yet"),
-    ({"presence_penalty": 0.5}, "presence_penalty", "not supported yet"),
-    ({"frequency_penalty": 1}, "frequency_penalty", "not supported yet"),
+    ({"top_logprobs": 2}, "top_logprobs", "needs logprobs: true"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs is 21: this engine tells 0 to 20"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs", "0 or more"),
+    ({"logprobs": 1}, "logprobs", "valid boolean"),
+    ({"logit_bias": {"49152": 1}}, "logit_bias", "below 49152"),
+    ({"logit_bias": {"x": 1}}, "logit_bias", "has the key 'x'"),
+    ({"logit_bias": {"5": 101}}, "logit_bias[5]", "[-100, 100]"),
+    ({"presence_penalty": 2.5}, "presence_penalty", "[-2, 2]"),
+    ({"frequency_penalty": "no"}, "frequency_penalty", "valid number"),
+    ({"priority": 1}, "priority", "scheduling_policy"),
+    ({"cache_salt": ""}, "cache_salt", "at least one character"),
+    ({"echo": True}, "echo", "not supported yet"),
+    ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages", "no Unicode text"),
     ({"functions": [{}]}, "functions", "not supported yet"),
     ({"tool_choice": "required"}, "tool_choice", "not supported yet"),
     ({"modalities": ["audio"]}, "modalities", "not supported yet"),
@@ -240,10 +253,21 @@ def test_bad_chat_requests_get_a_400_in_openais_shape(
         ({"prompt": [5] * 64}, "prompt", "the context holds 64"),
         ({"prompt": [5] * 60, "max_tokens": 5}, "max_tokens", "ask for 4 or less"),
         ({"suffix": "x"}, "suffix", "not supported yet"),
-        ({"echo": True}, "echo", "not supported yet"),
         ({"best_of": 2}, "best_of", "not supported yet"),
-        ({"logprobs": 0}, "logprobs", "not supported yet"),
-        ({"min_p": 0.1}, "min_p", "not supported yet"),
+        ({"logprobs": 21}, "logprobs", "logprobs is 21: this engine tells 0 to 20"),
+        ({"logprobs": True}, "logprobs", "valid integer"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "leave out stream"),
+        ({"prompt_logprobs": 30}, "prompt_logprobs", "0 to 20"),
+        ({"min_p": 2}, "min_p", "[0, 1]"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "(0, 100]"),
+        ({"min_tokens": 17}, "min_tokens", "[0, 16]"),
+        ({"bad_words": [""]}, "bad_words", "at least one character"),
+        ({"bad_words": ["a\ud800"]}, "bad_words", "no Unicode text"),
+        ({"allowed_token_ids": []}, "allowed_token_ids", "nothing could be drawn"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "[1, ...]"),
+        ({"max_tokens": -1}, "max_tokens", "[1, "),
+        ({"prompt": "a\ud800"}, "prompt", "no Unicode text"),
+        ({"use_beam_search": True}, "use_beam_search", "not supported yet"),
     ],
 )
 def test_bad_completion_requests_get_a_400(
@@ -254,6 +278,13 @@ def test_bad_completion_requests_get_a_400(
     assert response.json()["error"]["param"] == param
     assert message in response.json()["error"]["message"]
     assert engine.added == []
+
+
+@pytest.mark.parametrize("change", [{"\ud800": 1}, {"model": "\ud800"}, {"suffix": "\ud800"}, {"seed": "\ud800"}])
+def test_what_is_no_unicode_text_is_the_clients_error(server: ServerThread, engine: FakeEngine, change: Any) -> None:
+    response = _post(server, "/v1/completions", {"prompt": "x", **change})
+    assert response.status_code in (400, 404)
+    assert response.json()["error"]["message"]
 
 
 def test_neutral_values_of_missing_parameters_pass(server: ServerThread, engine: FakeEngine) -> None:
