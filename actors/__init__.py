@@ -28,6 +28,7 @@ from .statistics import NodeStatistics
 
 if TYPE_CHECKING:
     from . import testing as testing
+    from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
     from .run import run
     from .supervisor import Supervisor
@@ -36,9 +37,12 @@ else:
     _MODULE_OF = {
         "Err": "group",
         "Group": "group",
+        "Metric": "figures",
         "Ok": "group",
         "Supervisor": "supervisor",
         "System": "system",
+        "metrics": "figures",
+        "prometheus_text": "figures",
         "run": "run",
     }
 
@@ -72,6 +76,7 @@ __all__ = [
     "Mailbox",
     "MailboxFull",
     "MailboxStatistics",
+    "Metric",
     "Msg",
     "NodeStatistics",
     "NotInSystem",
@@ -92,7 +97,9 @@ __all__ = [
     "current_trace",
     "deadline",
     "here",
+    "metrics",
     "process",
+    "prometheus_text",
     "retry",
     "run",
     "spec",

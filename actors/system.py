@@ -6,6 +6,7 @@ that entered it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TypeVar
@@ -131,14 +132,23 @@ class System:
             raise ActorError(f"{ref!r} cannot be pinged: it is down, or in this process")
         return await record.host.ping()
 
-    async def statistics(self) -> dict[str, NodeStatistics]:
+    async def statistics(self, timeout_s: float | None = None) -> dict[str, NodeStatistics]:
         """The figures of every process by its actor's name; this process's stand under the system's name.
 
-        A process busy in a blocking handler answers after it.
+        A process busy in a blocking handler answers after it. Left out are processes that end instead of answering,
+        and those that have not answered in time. `metrics` and `prometheus_text` make flat figures of it.
         """
+        asked = {name: asyncio.ensure_future(host.statistics()) for name, host in self._hosts().items()}
+        try:
+            if asked:
+                await asyncio.wait(asked.values(), timeout=timeout_s)
+        finally:
+            for answer in asked.values():
+                answer.cancel()
         figures = {self.name: node_statistics(self._running())}
-        for name, host in self._hosts().items():
-            figures[name] = await host.statistics()
+        for name, answer in asked.items():
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                figures[name] = answer.result()
         return figures
 
     def pids(self) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """A live table of the actors of running systems, read from their boards. It disturbs nobody and asks nobody.
 
-`python -m ringcast.actors.top [PID]`. A board has no name: it is found through the file descriptors that the system's
-first process holds, so one sees what one's user may see. Writing to the board is for its system alone.
+`ringcast top [PID]`, or `python -m ringcast.actors.top [PID]` where only the runtime is installed. A board has no name:
+it is found through the file descriptors that the system's first process holds, so one sees what one's user may see.
+Writing to the board is for its system alone.
 """
 
 from __future__ import annotations

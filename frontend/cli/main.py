@@ -100,6 +100,22 @@ def serve(
 
 
 @app.command()
+def top(
+    pid: Annotated[
+        int | None, typer.Argument(help="A system's first process. (Default: all that can be seen.)")
+    ] = None,
+    interval: Annotated[float, typer.Option(help="Seconds between tables.", min=0.05)] = 1.0,
+    count: Annotated[int | None, typer.Option(help="How many tables. (Default: until interrupted.)", min=1)] = None,
+    debug: Debug = False,
+) -> None:
+    """Show what the actors of running engines and systems do: state, mailbox, rate, restarts, CPU, memory."""
+    with one_line_errors(debug):
+        from ringcast.actors.top import watch
+
+        raise typer.Exit(watch(pid, interval, count))
+
+
+@app.command()
 def pull(
     name: Annotated[str, typer.Argument(help="A built-in name or a hub id.")] = "smollm2", debug: Debug = False
 ) -> None:

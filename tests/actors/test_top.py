@@ -44,10 +44,18 @@ async def test_the_table_shows_what_each_process_does() -> None:
     assert top.find_systems(os.getpid()) == []
 
 
-async def test_the_command_prints_a_line_for_each_process() -> None:
+COMMANDS = pytest.mark.parametrize("module", ["ringcast.actors.top", "ringcast top"])
+
+
+def command_line(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", *module.split(), *arguments]
+
+
+@COMMANDS
+async def test_the_command_prints_a_line_for_each_process(module: str) -> None:
     async with rt.System("shop") as system:
         await system.spawn(rt.spec(Counter, 0), name="till", where=rt.process())
-        command = [sys.executable, "-m", "ringcast.actors.top", str(os.getpid()), "--interval", "0.1", "--count", "2"]
+        command = command_line(module, str(os.getpid()), "--interval", "0.1", "--count", "2")
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         out, _ = await process.communicate()
         assert process.returncode == 0
@@ -55,8 +63,8 @@ async def test_the_command_prints_a_line_for_each_process() -> None:
         assert words == [["ACTOR"], ["shop"], ["till"]] * 2
 
 
-def test_a_process_without_a_system_is_refused_in_one_line() -> None:
-    command = [sys.executable, "-m", "ringcast.actors.top", "1"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+@COMMANDS
+def test_a_process_without_a_system_is_refused_in_one_line(module: str) -> None:
+    result = subprocess.run(command_line(module, "1"), capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == "process 1 runs no system, or it belongs to another user\n"
