@@ -17,8 +17,9 @@ from ringcast.scheduler.messages import EngineInfo, SchedulerStatistics
 from .builtin_models import Progress
 from .detokenizer import TextDecoder
 from .engine_args import EngineArgs
-from .engine_client import EngineClient, Health, RingFigures
+from .engine_client import ActorFigures, EngineClient, Health, RingFigures
 from .errors import EngineError, EngineNotReady
+from .figures import RequestFigures
 from .input_processor import EncodedPrompt, Message, Prompt
 from .outputs import RequestOutput
 from .request_state import RequestState
@@ -243,6 +244,14 @@ class AsyncLLM:
     async def ring_figures(self) -> RingFigures:
         """What went over the rings of all processes."""
         return await self._running().engine.ring_figures()
+
+    async def actors(self) -> list[ActorFigures]:
+        """The engine's actors: up or down, deaths, what went over their rings."""
+        return await self._running().engine.actors()
+
+    def request_figures(self) -> RequestFigures:
+        """Counts and latencies of the requests since the start. Live: they go on changing."""
+        return self._running().table.figures
 
     async def _started(self) -> Running:
         await self.start()

@@ -26,13 +26,14 @@ from ringcast.scheduler.messages import (
 )
 
 from .engine_args import EngineArgs
-from .engine_client import EngineSink, Health, RingFigures
+from .engine_client import ActorFigures, EngineSink, Health, RingFigures
 from .errors import EngineDead, EngineNotReady, EngineStartFailed
 from .journal import Journal
 
 W = TypeVar("W", bound=WorkerInterface)
 
 CORE, WORKER, FRONTEND = "engine-core", "worker-0", "frontend"
+_SYSTEM = "ringcast"  # and the name of our own process's node
 # A death costs a pause, so many are borne; who dies at once again and again is given up within seconds all the same.
 _RESTART = rt.Restart("permanent", max_restarts=10, within_s=60.0, max_backoff_s=0.2)
 
@@ -82,13 +83,14 @@ class Engine:
         self._end = ""  # why it is dead for good; empty while it is not
         self._ended = asyncio.Event()
         self._down: dict[str, str] = {}  # which actors are down now, and why
+        self._num_deaths = {FRONTEND: 0, CORE: 0, WORKER: 0}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, sink: EngineSink) -> None:
         """Start both processes. Cancelling it ends what was started."""
         self._sink = sink
         try:
-            system = self._system = await self._stack.enter_async_context(rt.System("ringcast"))
+            system = self._system = await self._stack.enter_async_context(rt.System(_SYSTEM))
             frontend = await system.spawn(rt.spec(Frontend, self._on_outputs), name=FRONTEND)
             worker: WorkerInterface = await system.spawn(
                 self._worker_spec, name=WORKER, where=rt.process(spare=True), restart=_RESTART
@@ -169,17 +171,43 @@ class Engine:
             raise EngineDead(f"the engine core did not answer: {explain(error)}") from error
 
     async def ring_figures(self) -> RingFigures:
-        if self._system is None or self._end:
-            raise EngineNotReady(f"there are no rings: {self.health().detail}")
-        try:
-            figures = (await self._system.statistics()).values()
-        except rt.ActorError as error:
-            raise EngineDead(f"a part of the engine did not answer: {explain(error)}") from error
+        figures = (await self._node_statistics()).values()
         return RingFigures(sum(f.messages_sent for f in figures), sum(f.overflows for f in figures))
+
+    async def actors(self) -> list[ActorFigures]:
+        nodes = await self._node_statistics()
+        actors = []
+        for name, num_deaths in self._num_deaths.items():
+            node = nodes.get(_SYSTEM if name == FRONTEND else name)
+            if node is None:
+                actors.append(ActorFigures(name, False, num_deaths))
+                continue
+            mailbox = node.mailboxes.get(name)
+            actors.append(
+                ActorFigures(
+                    name,
+                    name not in self._down,
+                    num_deaths,
+                    node.messages_sent,
+                    node.bytes_sent,
+                    node.overflows,
+                    node.full_waits,
+                    0 if mailbox is None else mailbox.depth,
+                )
+            )
+        return actors
 
     def pids(self) -> dict[str, int]:
         """The process ids of worker and core, by name."""
         return {} if self._system is None or self._end else self._system.pids()
+
+    async def _node_statistics(self) -> dict[str, rt.NodeStatistics]:
+        if self._system is None or self._end:
+            raise EngineNotReady(f"there are no rings: {self.health().detail}")
+        try:
+            return await self._system.statistics()
+        except rt.ActorError as error:
+            raise EngineDead(f"a part of the engine did not answer: {explain(error)}") from error
 
     def _not_ready(self) -> EngineNotReady:
         health = self.health()
@@ -219,6 +247,7 @@ class Engine:
     def _lost_core(self, cause: str, sink: EngineSink) -> None:
         self._is_attached = False
         self._down[CORE] = f"the engine core died: {cause}"
+        self._num_deaths[CORE] += 1
         if self._attaching is not None:
             self._attaching.cancel()
         sink.on_outputs(self._journal.lose(cause))
@@ -269,6 +298,7 @@ class Engine:
                 self._down.pop(WORKER, None)
             elif isinstance(event, rt.Died):
                 self._down[WORKER] = f"the worker died: {reason(event.cause)}"
+                self._num_deaths[WORKER] += 1
             elif isinstance(event, rt.GaveUp):
                 self._gone(f"the worker is gone for good: {reason(event.cause)}", sink)
 

@@ -32,6 +32,20 @@ class RingFigures:
     overflows: int
 
 
+@dataclass(frozen=True, slots=True)
+class ActorFigures:
+    """One actor of an engine: how it is, and what its process sent over its ring since it started."""
+
+    name: str
+    is_up: bool
+    num_deaths: int  # since the engine started
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    overflows: int = 0  # messages too large for the ring
+    full_waits: int = 0  # times that its ring was full
+    mailbox_depth: int = 0  # messages that wait for it now
+
+
 class EngineSink(Protocol):
     """The receiver of an engine's news. Called on the engine's loop; must not block."""
 
@@ -74,3 +88,6 @@ class EngineClient(Protocol):
 
     async def ring_figures(self) -> RingFigures:
         """What went over the rings."""
+
+    async def actors(self) -> list[ActorFigures]:
+        """Every actor, those that are down too. One that is busy answers when it can."""

@@ -150,6 +150,11 @@ class RequestState:
         self._news = asyncio.Event()
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens that the model sees before the answers."""
+        return len(self._prompt.token_ids)
+
+    @property
     def finished(self) -> bool:
         """Whether every answer has ended."""
         return all(answer.finish_reason is not None for answer in self.answers)

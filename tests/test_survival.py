@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import psutil
 import pytest
@@ -66,6 +67,7 @@ class Server:
         self.port = free_port()
         self.log = log
         command = [sys.executable, "-m", "ringcast", "serve", "--port", str(self.port), "--max-model-len", "1024"]
+        command += ["--drain-timeout", "60"]
         with log.open("w") as output:
             self.popen = subprocess.Popen(command, stdout=output, stderr=output)
         self.process = psutil.Process(self.popen.pid)
@@ -256,19 +258,48 @@ def test_health_is_never_200_while_a_part_is_gone_and_a_request_meanwhile_waits(
     assert watch.changes == [200, 503, 200]
 
 
-def test_kill_of_the_server_leaves_nothing(server: Server) -> None:
+def test_kill_of_the_server_under_load_leaves_nothing(server: Server) -> None:
     children = server.process.children(recursive=True)
-    _, error = interrupted_stream(server, server.process.kill)
-    assert error is not None
-    wait_until(lambda: not any(is_running(p) for p in children), 2, "its children are gone")
+    assert len(children) == 2
+    with pytest.raises((openai.APIError, httpx.HTTPError)):
+        asyncio.run(many_streams(server, 100, server.process.kill))
+    wait_until(lambda: not any(is_running(p) for p in [server.process, *children]), 1, "everything is gone")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_in_order(server: Server, number: signal.Signals) -> None:
+def test_sigterm_lets_running_requests_finish_and_answers_new_ones_with_503(server: Server) -> None:
     children = server.process.children(recursive=True)
-    assert "Paris" in server.answer()
-    server.process.send_signal(number)
+    undisturbed, error = interrupted_stream(server, lambda: None, 60)
+    assert error is None
+    refusals: list[openai.APIStatusError] = []
+
+    def stop() -> None:
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: health(server.port) == 503, 5, "draining")
+        with pytest.raises(openai.APIStatusError) as refused:
+            server.answer()
+        refusals.append(refused.value)
+
+    text, error = interrupted_stream(server, stop, 60)
+    assert (text, error) == (undisturbed, None)
+    assert [refusal.status_code for refusal in refusals] == [503]
+    assert "is stopping" in str(refusals[0])
+    assert int(refusals[0].response.headers["retry-after"]) > 0
     assert server.popen.wait(10) == 0
+    wait_until(lambda: not any(is_running(p) for p in children), 1, "its children are gone")
+
+
+def test_a_second_signal_ends_a_drain_at_once(server: Server) -> None:
+    children = server.process.children(recursive=True)
+
+    def stop() -> None:
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: health(server.port) == 503, 5, "draining")
+        server.process.send_signal(signal.SIGINT)
+        assert server.popen.wait(2) == 130
+
+    text, error = interrupted_stream(server, stop)
+    assert text
+    assert error is not None
     wait_until(lambda: not any(is_running(p) for p in children), 1, "its children are gone")
 
 

@@ -75,17 +75,33 @@ def serve(
     drain_timeout: Annotated[
         float, typer.Option(help="Seconds that running answers get after the first SIGTERM or Ctrl-C.", min=0)
     ] = 10.0,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(help="A key that clients must send; may be repeated.", envvar="RINGCAST_API_KEY"),
+    ] = None,
+    allowed_origin: Annotated[
+        list[str] | None, typer.Option(help="A web origin that browsers may let in (CORS), * for all; repeatable.")
+    ] = None,
+    allow_credentials: Annotated[bool, typer.Option("--allow-credentials", help="Let those send cookies.")] = False,
+    max_body_bytes: Annotated[int, typer.Option(help="Largest body of a request.", min=1)] = 32 << 20,
+    max_concurrent_requests: Annotated[
+        int, typer.Option(help="Requests answered at a time; more get 429 with Retry-After. 0: no bound.", min=0)
+    ] = 1024,
+    request_timeout: Annotated[
+        float, typer.Option(help="Seconds after which a request is given up. 0: never.", min=0)
+    ] = 0.0,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
     debug: Debug = False,
 ) -> None:
-    """Serve OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, /health."""
+    """Serve OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models; and /health/ready, /metrics."""
     with one_line_errors(debug):
         _need(ENGINE_PACKAGES + SERVER_PACKAGES)
         if log_level not in ("debug", "info", "warning", "error"):
             raise typer.BadParameter(
                 f"{log_level!r} is not one of debug, info, warning, error", param_hint="--log-level"
             )
+        from ..server.settings import ServerSettings
         from .serve import serve as run
 
         run(
@@ -94,7 +110,14 @@ def serve(
             port=port,
             served_model_name=served_model_name,
             drain_timeout_s=drain_timeout,
-            access_log=access_log,
+            settings=ServerSettings(
+                api_keys=tuple(api_key or ()),
+                allowed_origins=tuple(allowed_origin or ()),
+                allow_credentials=allow_credentials,
+                max_body_bytes=max_body_bytes,
+                max_concurrent_requests=max_concurrent_requests or None,
+                request_timeout_s=request_timeout or None,
+            ),
             log_level="debug" if debug else ("info" if access_log else log_level),
         )
 

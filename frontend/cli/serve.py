@@ -10,6 +10,7 @@ from ..engine_args import EngineArgs
 from ..model_source import resolve_model
 from ..progress import download_progress
 from ..server.run import address_of, listen, run_server
+from ..server.settings import ServerSettings
 from .stop_signals import StopSignals
 
 
@@ -20,12 +21,12 @@ def serve(
     port: int,
     served_model_name: str | None,
     drain_timeout_s: float,
-    access_log: bool,
+    settings: ServerSettings,
     log_level: str,
 ) -> None:
     """Serve until a signal. Raises what kept the engine from starting, or ended it."""
     with StopSignals() as signals:
-        _serve(args, host, port, served_model_name, drain_timeout_s, access_log, log_level, signals)
+        _serve(args, host, port, served_model_name, drain_timeout_s, settings, log_level, signals)
     _tell("stopped")
 
 
@@ -35,7 +36,7 @@ def _serve(
     port: int,
     served_model_name: str | None,
     drain_timeout_s: float,
-    access_log: bool,
+    settings: ServerSettings,
     log_level: str,
     signals: StopSignals,
 ) -> None:
@@ -56,11 +57,11 @@ def _serve(
         lambda failed: create_app(
             AsyncLLM(args),
             model=name,
+            settings=settings,
             on_started=lambda: _tell(f"ready: {name!r} on {address}/v1"),
             on_failed=failed,
         ),
         drain_timeout_s=drain_timeout_s,
-        access_log=access_log,
         on_stopper=signals.stopper,
     )
     if failure is not None:

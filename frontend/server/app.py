@@ -1,8 +1,8 @@
 """The FastAPI app: routes, errors in OpenAI's shape, and the engine's life inside the app's.
 
 `create_app` is for embedding in a program or another app's lifespan as much as for ``ringcast serve``. The
-engine starts beside the app, so that the app can say that it is starting; no middleware stands in the
-streaming path.
+engine starts beside the app, so that the app can say that it is starting. Middleware is plain ASGI: Starlette's
+BaseHTTPMiddleware would halve the rate of streams.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -19,15 +19,17 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from ..async_llm import AsyncLLM
-from ..errors import EngineDead, FrontendError
+from ..errors import EngineDead, EngineError, FrontendError
 from .errors import ErrorReply, error_reply, invalid
+from .gate import Gate
+from .operations import operations
 from .protocol import ChatCompletionRequest, CompletionRequest
 from .responses import (
     ChatCompletion,
     Completion,
-    HealthBody,
     LoadBody,
     ModelCard,
     ModelList,
@@ -36,6 +38,7 @@ from .responses import (
     documented,
 )
 from .service import Service
+from .settings import ServerSettings
 from .tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -46,7 +49,9 @@ from .tokenization import (
     tokenizer_info,
 )
 
-_ALL = (400, 404, 500, 503)
+from .traffic import Traffic
+
+_ALL = (400, 401, 404, 413, 429, 500, 503, 504)
 
 log = logging.getLogger("ringcast.server")
 
@@ -55,17 +60,20 @@ def create_app(
     llm: AsyncLLM,
     *,
     model: str | None = None,
+    settings: ServerSettings = ServerSettings(),  # noqa: B008 (a frozen value)
     on_started: Callable[[], None] | None = None,
     on_failed: Callable[[Exception], None] | None = None,
 ) -> FastAPI:
     """An app that serves ``llm`` under the name ``model`` (default: the name it was loaded by).
 
     The app's lifespan starts and closes the engine. ``on_started`` is told when it is ready, ``on_failed``
-    when it could not start or is dead for good (restarts do not count).
+    when it could not start or is dead for good (restarts do not count). ``app.state.drain(timeout_s)``, awaited before
+    the app is stopped, lets running requests finish and refuses new ones; what is left at its end is aborted.
     """
     name = model or llm.args.model
     service = Service(llm, name)
     created = int(time.time())
+    traffic = Traffic()
 
     async def live() -> None:
         try:
@@ -79,6 +87,11 @@ def create_app(
             else:
                 log.error("the engine is gone, or never came: %s", error)
 
+    async def drain(timeout_s: float) -> None:
+        if not await traffic.drain(timeout_s):
+            log.warning("%d requests are cut off: they did not end within %g s", traffic.in_flight, timeout_s)
+            await llm.close()  # each of them is told
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         living = asyncio.create_task(live(), name="engine")
@@ -90,6 +103,18 @@ def create_app(
             await llm.close()
 
     app = FastAPI(title="ringcast", version=version("ringcast"), lifespan=lifespan)
+    app.state.traffic = traffic
+    app.state.drain = drain
+    app.add_middleware(Gate, settings=settings, traffic=traffic, queue_time_s=lambda: _queue_time_s(llm))
+    if settings.allowed_origins:  # around the gate, so that its refusals reach a page, too
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_credentials=settings.allow_credentials,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
     _install_errors(app)
 
     @app.post("/v1/completions", response_class=JSONResponse, responses=documented(Completion, *_ALL, streams=True))
@@ -132,15 +157,7 @@ def create_app(
         """Special tokens, chat template, context."""
         return tokenizer_info(llm)
 
-    tells_health = documented(HealthBody) | {503: {"model": HealthBody}}
-
-    @app.get("/health/ready", response_class=JSONResponse, responses=tells_health)
-    @app.get("/health", response_class=JSONResponse, responses=tells_health)
-    async def health() -> Response:
-        """200 while requests are taken and run at once, 503 with the state otherwise."""
-        state = llm.health()
-        body = {"status": state.state, "detail": state.detail}
-        return JSONResponse(body, 200 if state.state == "ready" else 503)
+    app.include_router(operations(llm, name, traffic))
 
     @app.get("/version", responses=documented(VersionBody))
     async def about_version() -> dict[str, str]:
@@ -155,6 +172,14 @@ def create_app(
     document = app.openapi
     app.openapi = lambda: _as_it_is(document())  # type: ignore[method-assign]
     return app
+
+
+def _queue_time_s(llm: AsyncLLM) -> float:
+    """What requests have waited of late before they ran."""
+    try:
+        return llm.request_figures().recent_queue_time_s
+    except EngineError:  # it takes none now
+        return 0.0
 
 
 def _card(llm: AsyncLLM, name: str, created: int) -> dict[str, Any]:
@@ -185,7 +210,7 @@ def _install_errors(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         text = f"{request.method} {request.url.path}: {error.detail}"
-        return _reply(ErrorReply(error.status_code, text, "invalid_request_error"))
+        return _reply(ErrorReply(error.status_code, text, "invalid_request_error"), error.headers)
 
     async def defect(request: Request, error: Exception) -> Response:
         return _reply(error_reply(error))  # uvicorn logs the traceback
@@ -207,5 +232,5 @@ def _first_problem(error: RequestValidationError) -> ErrorReply:
     return invalid(f"{'.'.join(path) or 'the body'}: {problem['msg']}", param, "invalid_type")
 
 
-def _reply(reply: ErrorReply) -> Response:
-    return JSONResponse(reply.body(), reply.status)
+def _reply(reply: ErrorReply, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse(reply.body(), reply.status, headers)

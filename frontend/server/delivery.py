@@ -1,4 +1,5 @@
-"""How answers leave the server: whole, or as server-sent events. Both notice a client that goes away and stop.
+"""How answers leave the server: whole, or as server-sent events. Both notice a client that goes away and stop, and
+both end at the request's deadline.
 
 Starlette's own streaming response would commit to status 200 before the first token is there; this one
 waits for it, so that a request that fails early gets its real status.
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from fastapi.responses import JSONResponse, Response
 
 from .errors import error_reply
+from .request_context import DeadlinePassed, seconds_left
 
 T = TypeVar("T")
 Message = MutableMapping[str, Any]
@@ -33,14 +35,16 @@ def event(data: object) -> bytes:
 
 
 async def answer_or_disconnect(receive: Receive, work: Awaitable[Response]) -> Response:
-    """The response that ``work`` makes; if the client goes away first, ``work`` is cancelled."""
+    """The response that ``work`` makes; if the client goes away first, ``work`` is cancelled. `DeadlinePassed`."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, leaving), timeout=seconds_left(), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
+        if leaving.done():
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        raise DeadlinePassed
     finally:
         await _end(working, leaving)
 
@@ -72,15 +76,17 @@ class EventStream(Response):
 
     async def _send(self, scope: Any, receive: Receive, send: Send) -> None:
         started = False
+        limit = asyncio.timeout(seconds_left())
         try:
-            async for data in self._events:
-                if not started:
-                    started = True
-                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": DONE, "more_body": False})
+            async with limit:
+                async for data in self._events:
+                    if not started:
+                        started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                await send({"type": "http.response.body", "body": DONE, "more_body": False})
         except Exception as error:
-            reply = error_reply(error)
+            reply = error_reply(DeadlinePassed() if limit.expired() else error)
             if reply.code == "internal":
                 log.exception("a stream failed")
             if not started:

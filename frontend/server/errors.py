@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EngineDead, EngineNotReady, FrontendError, InvalidRequest, UnsupportedParameter
+from .request_context import DeadlinePassed
 
 
 class UnknownModel(FrontendError):
@@ -43,6 +44,8 @@ def error_reply(error: Exception) -> ErrorReply:
         return invalid(text, error.param, "unsupported_parameter")
     if isinstance(error, InvalidRequest):
         return invalid(text, error.param, "invalid_value")
+    if isinstance(error, DeadlinePassed):
+        return ErrorReply(504, text, "server_error", None, "deadline_passed")
     if isinstance(error, EngineDead | EngineNotReady):
         return ErrorReply(503, text, "server_error", None, "engine_unavailable")
     if isinstance(error, FrontendError):

@@ -190,8 +190,12 @@ def documented(success: type[BaseModel], *errors: int, streams: bool = False) ->
         ok["description"] = "The answer; with `stream: true` its chunks as server-sent events, then `data: [DONE]`."
     texts = {
         400: "The request is wrong: `param` names what.",
+        401: "The server asks for an API key, and this is none.",
         404: "No such model is served here.",
+        413: "The body is too large.",
+        429: "Too many requests are being answered: come again after `Retry-After` seconds.",
         500: "The request failed in the engine.",
-        503: "The engine takes no requests now.",
+        503: "The engine takes no requests now, or the server is stopping.",
+        504: "The request's deadline passed.",
     }
     return {200: ok, **{status: {"model": ErrorBody, "description": texts[status]} for status in errors}}

@@ -8,10 +8,16 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from ..errors import FrontendError
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 _BACKLOG = 2048
+_UNREAD_MS = 60_000  # a client that takes nothing of what was sent to it for so long is cut off, by the kernel
+_CLOSE_S = 3  # for connections to close once nothing is answered any more
 
 
 class PortUnavailable(FrontendError):
@@ -29,6 +35,8 @@ def listen(host: str, port: int) -> socket.socket:
     server = socket.socket(family, kind)
     try:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it. Until then such a client costs two full buffers: its answers wait in them.
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
         server.bind(address)
         server.listen(_BACKLOG)
     except OSError as error:
@@ -42,16 +50,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run_server(
     listener: socket.socket,
-    make_app: Callable[[Callable[[Exception], None]], object],
+    make_app: Callable[[Callable[[Exception], None]], FastAPI],
     *,
     drain_timeout_s: float,
-    access_log: bool,
     on_stopper: Callable[[Callable[[], None]], None],
 ) -> Exception | None:
     """Serve until stopped; returns the error that ended the engine or kept it from starting, if one did.
 
-    ``make_app`` gets the function to call when that happens, ``on_stopper`` the one that stops the server: running
-    answers then get ``drain_timeout_s`` to finish.
+    ``make_app`` makes a `create_app` and gets the function to call when that happens, ``on_stopper`` the one that stops
+    the server: running answers then get ``drain_timeout_s`` to finish, while new requests are answered with 503.
     """
     import uvicorn
 
@@ -64,6 +71,10 @@ def run_server(
         def capture_signals(self) -> Iterator[None]:
             yield  # signals are the command line's
 
+        async def main_loop(self) -> None:
+            await super().main_loop()
+            await app.state.drain(drain_timeout_s)  # the port is still open
+
         def stop(self) -> None:
             self.should_exit = True
 
@@ -71,11 +82,12 @@ def run_server(
         failures.append(error)
         server.stop()
 
+    app = make_app(failed)
     config = uvicorn.Config(
-        make_app(failed),  # type: ignore[arg-type]
+        app,
         log_config=None,
-        access_log=access_log,
-        timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
+        access_log=False,  # the gate writes it, with request ids
+        timeout_graceful_shutdown=_CLOSE_S,
         lifespan="on",
         server_header=False,
     )

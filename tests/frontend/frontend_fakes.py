@@ -7,7 +7,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ringcast.frontend.engine_client import EngineSink, Health, RingFigures
+import ringcast.actors as rt
+from ringcast.frontend.engine_client import ActorFigures, EngineSink, Health, RingFigures
 from ringcast.frontend.errors import EngineDead, EngineNotReady, EngineStartFailed
 from ringcast.scheduler.messages import (
     AddRequest,
@@ -39,8 +40,8 @@ def logprobs_of(token_ids: Sequence[int], count: int) -> Logprobs:
 class FakeEngine:
     """One token a step for every request, as ``script`` says, under the real core's rules for ends.
 
-    ``step_s`` is the pause between steps; with ``paused`` set, steps happen only through `step`. ``added``
-    and ``aborted`` record what the frontend sent.
+    ``step_s`` is the pause between steps; with ``paused`` set, steps happen only through `step`. ``added``,
+    ``aborted`` and ``traces`` (of each add) record what the frontend sent.
     """
 
     script: Script = echo
@@ -53,6 +54,7 @@ class FakeEngine:
     start_gate: asyncio.Event | None = None
     added: list[AddRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    traces: list[str | None] = field(default_factory=list)
     state: Health = field(default_factory=lambda: Health("starting"))
     closed: bool = False
 
@@ -96,6 +98,7 @@ class FakeEngine:
 
     async def add(self, requests: list[AddRequest]) -> None:
         self.info()
+        self.traces.append(rt.current_trace())
         for request in requests:
             self.added.append(request)
             self._running[request.request_id] = (request, list(self.script(request)))
@@ -111,6 +114,9 @@ class FakeEngine:
 
     async def ring_figures(self) -> RingFigures:
         return RingFigures(messages=2 * self._step, overflows=0)
+
+    async def actors(self) -> list[ActorFigures]:
+        return [ActorFigures("fake", self.state.state == "ready", 2, messages_sent=self._step)]
 
     @property
     def running(self) -> list[str]:

@@ -13,6 +13,7 @@ import uvicorn
 from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.server.app import create_app
 from ringcast.frontend.server.run import address_of, listen
+from ringcast.frontend.server.settings import ServerSettings
 
 T = TypeVar("T")
 
@@ -20,16 +21,23 @@ T = TypeVar("T")
 class ServerThread:
     """``with ServerThread(llm) as server:`` serves at ``server.url``; waits for the engine unless told not to."""
 
-    def __init__(self, llm: AsyncLLM, *, model: str | None = None, wait: bool = True) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        *,
+        model: str | None = None,
+        wait: bool = True,
+        settings: ServerSettings = ServerSettings(),  # noqa: B008
+    ) -> None:
         self._listener = listen("127.0.0.1", 0)
         self.url = address_of(self._listener)
         self._started = threading.Event()
         self._wait = wait
         self.failure: Exception | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
-        app = create_app(llm, model=model, on_started=self._started.set, on_failed=self._failed)
+        self.app = create_app(llm, model=model, settings=settings, on_started=self._started.set, on_failed=self._failed)
         self._server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1, lifespan="on")
+            uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=1, lifespan="on")
         )
         self._thread = threading.Thread(target=self._serve, name="test server")
 

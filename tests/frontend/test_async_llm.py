@@ -414,4 +414,4 @@ async def test_many_requests_leave_nothing_behind(llm: AsyncLLM, engine: FakeEng
     assert engine.running == []
     running = llm._running()
     assert len(running.table) == 0
-    assert running.table._by_engine_id == {}
+    assert running.table._answers == {}
