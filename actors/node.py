@@ -253,6 +253,7 @@ class Node(ABC):
         peer.link.close()
         if peer.ring_fd >= 0:
             os.close(peer.ring_fd)
+        del peer.origin  # the two hold each other, and with them descriptors, until somebody collects garbage
 
     def send_frame(self, peer: Peer, kind: FrameKind, body: object = None, fds: tuple[int, ...] = ()) -> None:
         """Queue a control frame on the peer's link."""

@@ -60,6 +60,12 @@ def is_running(process: psutil.Process) -> bool:
     return False
 
 
+def title(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline()).strip()
+    return "gone"
+
+
 class Server:
     """A `ringcast serve` in a process of its own."""
 
@@ -81,11 +87,19 @@ class Server:
 
         wait_until(ready_or_gone, timeout_s, "the server is ready")
 
+    def children(self) -> dict[str, psutil.Process]:
+        """The living child processes by their titles."""
+        return {title(p): p for p in self.process.children(recursive=True) if is_running(p)}
+
     def child(self, word: str) -> psutil.Process:
-        """The child process with that word in its title."""
-        found = [p for p in self.process.children() if is_running(p) and word in " ".join(p.cmdline())]
-        assert len(found) == 1, f"{word}: {[p.cmdline() for p in self.process.children()]}"
+        """The child process with that word in its title that is no spare."""
+        found = [p for name, p in self.children().items() if word in name and "spare" not in name]
+        assert len(found) == 1, f"{word}: {list(self.children())}"
         return found[0]
+
+    def wait_spare(self) -> None:
+        """The worker has a spare (again), so all processes are there."""
+        wait_until(lambda: any("(spare)" in name for name in self.children()), 30, "there is a spare that is prepared")
 
     def stream(self, max_tokens: int) -> Any:
         return self.client.completions.create(
@@ -211,14 +225,12 @@ def interrupted_stream(server: Server, kill: Any, max_tokens: int = 900) -> tupl
     return text, None
 
 
-def test_serve_is_three_processes_with_one_listening_socket_and_nothing_in_shm(shared_server: Server) -> None:
+def test_serve_is_four_processes_with_one_listening_socket_and_nothing_in_shm(shared_server: Server) -> None:
     server = shared_server
-    processes = [server.process, *server.process.children(recursive=True)]
-    titles = [" ".join(p.cmdline()) for p in processes]
-    assert len(processes) == 3, titles
-    assert all("ringcast" in title for title in titles)
-    assert "engine-core" in titles[1] + titles[2]
-    assert "worker" in titles[1] + titles[2]
+    server.wait_spare()
+    assert sorted(server.children()) == ["ringcast: engine-core", "ringcast: worker-0", "ringcast: worker-0 (spare)"]
+    assert "ringcast: serve smollm2" in title(server.process)
+    processes = [server.process, *server.children().values()]
     listening = [c for p in processes for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
     assert [c.laddr.port for c in listening] == [server.port]
     assert [name for name in os.listdir("/dev/shm") if "ringcast" in name] == []
@@ -228,6 +240,7 @@ def test_serve_is_three_processes_with_one_listening_socket_and_nothing_in_shm(s
 def test_kills_of_core_and_worker_are_a_pause_for_32_streams_and_health_tells_the_truth(shared_server: Server) -> None:
     server = shared_server
     undisturbed = asyncio.run(many_streams(server, 0, lambda: None))
+    server.wait_spare()
     num_fds = server.process.num_fds()
     for victims in (["engine-core"], ["worker"], ["engine-core", "worker"]):
         processes = {name: server.child(name) for name in ("engine-core", "worker")}
@@ -243,7 +256,8 @@ def test_kills_of_core_and_worker_are_a_pause_for_32_streams_and_health_tells_th
         assert watch.changes == [200, 503, 200], victims
         for name, process in processes.items():
             assert (server.child(name).pid != process.pid) == (name in victims), name
-        assert len(server.process.children(recursive=True)) == 2
+        server.wait_spare()
+        assert len(server.children()) == 3
     wait_until(lambda: server.process.num_fds() <= num_fds, 5, f"descriptors are back to {num_fds}")
     assert "Paris" in server.answer()
 
@@ -259,8 +273,9 @@ def test_health_is_never_200_while_a_part_is_gone_and_a_request_meanwhile_waits(
 
 
 def test_kill_of_the_server_under_load_leaves_nothing(server: Server) -> None:
+    server.wait_spare()
     children = server.process.children(recursive=True)
-    assert len(children) == 2
+    assert len(children) == 3
     with pytest.raises((openai.APIError, httpx.HTTPError)):
         asyncio.run(many_streams(server, 100, server.process.kill))
     wait_until(lambda: not any(is_running(p) for p in [server.process, *children]), 1, "everything is gone")
