@@ -48,7 +48,6 @@ from .tokenization import (
     tokenize,
     tokenizer_info,
 )
-
 from .traffic import Traffic
 
 _ALL = (400, 401, 404, 413, 429, 500, 503, 504)
