@@ -21,23 +21,24 @@ from .errors import (
     StartFailed,
 )
 from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
-from .mailbox_meter import MailboxStatistics
 from .retry import retry
 from .spec import Restart, Spec, Where, here, process, spec
-from .statistics import NodeStatistics
 
 if TYPE_CHECKING:
     from . import testing as testing
     from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
     from .run import run
+    from .statistics import MailboxStatistics, NodeStatistics
     from .supervisor import Supervisor
     from .system import System
 else:
     _MODULE_OF = {
         "Err": "group",
         "Group": "group",
+        "MailboxStatistics": "statistics",
         "Metric": "figures",
+        "NodeStatistics": "statistics",
         "Ok": "group",
         "Supervisor": "supervisor",
         "System": "system",

@@ -1,4 +1,4 @@
-"""`python -m ringcast.actors.child LINK_FD PARENT_PID LANE_FD`: one actor's process, from first line to exit.
+"""What `launch` starts with the arguments LINK_FD PARENT_PID LANE_FD: one actor's process, from first line to exit.
 
 The watch on the parent comes before everything else, in a native thread, so that no load or long call can outlive it.
 """
@@ -36,7 +36,3 @@ def main() -> None:
     from .child_process import run_child
 
     sys.exit(run_child(link_fd))
-
-
-if __name__ == "__main__":
-    main()

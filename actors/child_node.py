@@ -17,7 +17,6 @@ from .errors import Cause
 from .peer import Peer
 from .ref import Ref
 from .route import Route
-from .statistics import node_statistics
 from .wire import FrameKind
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ class ChildControl(_Base):
             self.promotion = body
             self.on_promoted()
         elif frame.kind == FrameKind.ASK_STATISTICS:
+            from .statistics import node_statistics
+
             self.to_root(FrameKind.STATISTICS, node_statistics(self))
 
     def on_link_closed(self, peer: Peer) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from .mailbox_meter import MailboxStatistics
-from .statistics import NodeStatistics
+from .statistics import MailboxStatistics, NodeStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from .errors import ActorError
 
 STDERR_TAIL_LINES = 20
+CHILD_PROGRAM = "from ringcast.actors.child import main; main()"  # `-m` would load runpy first
 DUMP_SIGNAL = signal.SIGUSR2  # a child's faulthandler writes all stacks
 DUMP_WAIT_S = 0.2
 
@@ -42,7 +43,7 @@ class ChildProcess:
         self._lane.setblocking(False)
         lane_fd = theirs.fileno()
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "ringcast.actors.child", str(link_fd), str(os.getpid()), str(lane_fd)],
+            [sys.executable, "-c", CHILD_PROGRAM, str(link_fd), str(os.getpid()), str(lane_fd)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from ringcast.channels.codec import message
 
 if TYPE_CHECKING:
     from .cell import Incoming
+    from .statistics import MailboxStatistics
 
 BUCKETS = 48  # of a histogram: bucket b counts times below 2**b microseconds, and at or above half of that
-
-
-@message(25)
-@dataclass(frozen=True, slots=True)
-class MailboxStatistics:
-    """Figures of one actor's mailbox since the actor started. Times in seconds unless said otherwise."""
-
-    depth: int  # messages that wait now
-    peak_depth: int
-    oldest_age_s: float  # how long the first of them has waited; 0 if none waits
-    handled: int  # messages whose handler ended, whatever way
-    failed: int  # of those, whose handler raised
-    expired: int  # messages whose deadline passed in the mailbox
-    queue_time_s: float  # the sum over all messages taken
-    handling_time_s: float  # the sum over all messages handled
-    queue_time_histogram: list[int]  # by powers of two of a microsecond, see BUCKETS
-    handling_time_histogram: list[int]
 
 
 class MailboxMeter:
@@ -63,6 +44,8 @@ class MailboxMeter:
 
     def statistics(self, queue: deque[Incoming]) -> MailboxStatistics:
         """The figures of this moment."""
+        from .statistics import MailboxStatistics
+
         return MailboxStatistics(
             depth=len(queue),
             peak_depth=self.peak_depth,

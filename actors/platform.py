@@ -6,15 +6,15 @@ a simulation's context and no other.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from .launch import ChildProcess
-
 if TYPE_CHECKING:
+    import random
+
+    from .launch import ChildProcess
     from .node import Node
 
 
@@ -25,6 +25,8 @@ class Platform:
         self, name: str, link_fd: int, env: Mapping[str, str], on_exit: Callable[[ChildProcess], None]
     ) -> ChildProcess:
         """Start an actor's process, which inherits the link; ``OSError`` if that is not possible."""
+        from .launch import ChildProcess
+
         return ChildProcess(name, link_fd, env, on_exit)
 
     def show_title(self, title: str) -> None:
@@ -43,6 +45,8 @@ class Platform:
 
     def random(self) -> random.Random:
         """A source of chance, for jitter."""
+        import random
+
         return random.Random()
 
     def node_made(self, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""What a node counts, as `System.statistics` returns it."""
+"""What a node and its mailboxes count, as `System.statistics` returns it. A child loads it when it is asked."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ from typing import TYPE_CHECKING
 
 from ringcast.channels.codec import message
 
-from .mailbox_meter import MailboxStatistics
-
 if TYPE_CHECKING:
     from .node import Node
+
+
+@message(25)
+@dataclass(frozen=True, slots=True)
+class MailboxStatistics:
+    """Figures of one actor's mailbox since the actor started. Times in seconds unless said otherwise."""
+
+    depth: int  # messages that wait now
+    peak_depth: int
+    oldest_age_s: float  # how long the first of them has waited; 0 if none waits
+    handled: int  # messages whose handler ended, whatever way
+    failed: int  # of those, whose handler raised
+    expired: int  # messages whose deadline passed in the mailbox
+    queue_time_s: float  # the sum over all messages taken
+    handling_time_s: float  # the sum over all messages handled
+    queue_time_histogram: list[int]  # by powers of two of a microsecond, see mailbox_meter.BUCKETS
+    handling_time_histogram: list[int]
 
 
 @message(23)

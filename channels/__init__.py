@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from .inbox import Inbox
     from .link import FIRST_OWNER_KIND, Frame, Link, LinkStatistics
     from .outbox import Outbox
-    from .ring import ALL_READERS, DEFAULT_CAPACITY, ReaderStatistics, RingReader, RingStatistics, RingWriter
+    from .ring import ALL_READERS, DEFAULT_CAPACITY, RingReader, RingWriter
     from .segment import Segment, create_segment, remove_stale_names
     from .spill import Policy
-    from .statistics import OutboxStatistics, ReaderLag, StallReport
+    from .statistics import OutboxStatistics, ReaderLag, ReaderStatistics, RingStatistics, StallReport
 else:
     _MODULES = {
         "blocking": ("Receiver", "Sender"),
@@ -43,14 +43,12 @@ else:
         "ring": (
             "ALL_READERS",
             "DEFAULT_CAPACITY",
-            "ReaderStatistics",
             "RingReader",
-            "RingStatistics",
             "RingWriter",
         ),
         "segment": ("Segment", "create_segment", "remove_stale_names"),
         "spill": ("Policy",),
-        "statistics": ("OutboxStatistics", "ReaderLag", "StallReport"),
+        "statistics": ("OutboxStatistics", "ReaderLag", "ReaderStatistics", "RingStatistics", "StallReport"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -6,11 +6,11 @@ Whoever spins asks; nothing here decides.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from os.path import join
 from typing import Final
 
-CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
-_MEMBERSHIP: Final = Path("/proc/self/cgroup")
+CGROUP_ROOT: Final = "/sys/fs/cgroup"
+_MEMBERSHIP: Final = "/proc/self/cgroup"
 
 
 def core_quota() -> int:
@@ -25,7 +25,7 @@ def core_quota() -> int:
 def _quotas() -> Iterator[float]:
     """The limits in cores of this process's groups, up to the root: cpu.max of cgroup v2, the CFS quota of v1."""
     try:
-        lines = _MEMBERSHIP.read_text().splitlines()
+        lines = _read(_MEMBERSHIP).splitlines()
     except OSError:
         return  # no /proc, no limits to be known
     for line in lines:
@@ -33,16 +33,16 @@ def _quotas() -> Iterator[float]:
         if controllers == "":
             folder = CGROUP_ROOT
         elif "cpu" in controllers.split(","):
-            folder = CGROUP_ROOT / controllers
+            folder = join(CGROUP_ROOT, controllers)
         else:
             continue
         # Inside a container the path may be the host's, while only our own group is mounted, at the root.
-        parts = Path(path.lstrip("/")).parts
+        parts = path.split("/")[1:]
         for depth in range(len(parts), -1, -1):
-            yield from _quota_of(folder.joinpath(*parts[:depth]))
+            yield from _quota_of(join(folder, *parts[:depth]))
 
 
-def _quota_of(folder: Path) -> Iterator[float]:
+def _quota_of(folder: str) -> Iterator[float]:
     for read in (_read_cpu_max, _read_cfs_quota):
         try:
             quota, period = read(folder)
@@ -52,10 +52,15 @@ def _quota_of(folder: Path) -> Iterator[float]:
             yield quota / period
 
 
-def _read_cpu_max(folder: Path) -> tuple[int, int]:
-    quota, period = (folder / "cpu.max").read_text().split()
+def _read_cpu_max(folder: str) -> tuple[int, int]:
+    quota, period = _read(join(folder, "cpu.max")).split()
     return int(quota), int(period)
 
 
-def _read_cfs_quota(folder: Path) -> tuple[int, int]:
-    return int((folder / "cpu.cfs_quota_us").read_text()), int((folder / "cpu.cfs_period_us").read_text())
+def _read_cfs_quota(folder: str) -> tuple[int, int]:
+    return int(_read(join(folder, "cpu.cfs_quota_us"))), int(_read(join(folder, "cpu.cfs_period_us")))
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()

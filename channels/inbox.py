@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from . import _native
 from ._native import Board, Message, RecordView
@@ -19,7 +19,9 @@ from .overflow import OVERFLOW_FRAME, STREAM_FRAME, unpack_record
 from .placed import HeldRecord
 from .ring import RingReader
 from .spill import NOTICE_FRAME, SPILL_FRAME, unpack_notice, unpack_records, weight
-from .statistics import StallReport, progress_of
+
+if TYPE_CHECKING:
+    from .statistics import StallReport
 
 _FDS: Final = {OVERFLOW_FRAME: 1, STREAM_FRAME: 0, SPILL_FRAME: 0, NOTICE_FRAME: 0}  # the channels' own kinds
 
@@ -134,6 +136,8 @@ class Inbox:
         reader = self.reader
         if self._missing_since is None:
             return None
+        from .statistics import StallReport, progress_of
+
         phase, progress = progress_of(board, reader.writer_bell_slot)
         return StallReport(
             side="reader",

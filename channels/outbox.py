@@ -17,10 +17,11 @@ from .overflow import RECORD_BYTES, Credits, OversizedPayload, join, pack_record
 from .placed import PlacedRecord
 from .ring import RingWriter
 from .spill import NOTICE_FRAME, POLICIES, SPILL_LIMIT_BYTES, Policy, Spill, pack_notice
-from .statistics import OutboxStatistics, ReaderLag, StallReport, progress_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from .statistics import OutboxStatistics, ReaderLag, StallReport
 
 
 class Outbox:
@@ -176,6 +177,8 @@ class Outbox:
 
     def lag(self, slot: int) -> ReaderLag:
         """How far a reader is behind, now."""
+        from .statistics import ReaderLag
+
         depth_bytes, depth_records, age_s, bell_slot = self.ring.reader_lag(slot)
         spill = self._spills.get(slot)
         if spill is not None:
@@ -186,6 +189,8 @@ class Outbox:
 
     def statistics(self) -> OutboxStatistics:
         """The figures of this moment."""
+        from .statistics import OutboxStatistics
+
         return OutboxStatistics(
             *self.ring.counters(),
             streamed=self._streamed,
@@ -206,6 +211,8 @@ class Outbox:
         worst = max(lags, key=lambda lag: lag.depth_bytes, default=None)
         if worst is None or worst.depth_bytes == 0:
             return None
+        from .statistics import StallReport, progress_of
+
         phase, progress = progress_of(board, worst.bell_slot)
         return StallReport(
             side="writer",

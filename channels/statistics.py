@@ -1,6 +1,6 @@
-"""Figures and reports of a lane: how far its readers are behind, and who waits for whom.
+"""Figures and reports of a lane: what its ends did, how far its readers are behind, and who waits for whom.
 
-Outbox and inbox fill them in; nothing here looks at a ring by itself.
+Ring, outbox and inbox load this module and fill them in when they are asked; nothing here looks at a ring by itself.
 """
 
 from __future__ import annotations
@@ -8,11 +8,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .ring import RingStatistics
-from .spill import Policy
-
 if TYPE_CHECKING:
     from ._native import Board
+    from .spill import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class RingStatistics:
+    """What a writer did since it opened its ring."""
+
+    records: int  # published, padding included
+    bytes: int  # published, headers and padding included: the position
+    full_waits: int  # times that sends began to wait for readers
+    overflows: int  # oversized messages, sent over the links
+    wakes_sent: int  # doorbells rung: one system call each
+    wakes_suppressed: int  # doorbells that needed no ringing: the reader was awake
+    evictions: int  # dead readers removed
+    depth_bytes: int  # not yet consumed by the slowest attached reader, now
+    depth_records: int  # the same in records, a moment old; padding and records of others included
+    peak_bytes: int  # largest depth whenever the writer looked: once a lap, when full, and here
+    peak_records: int  # the same in records
+    detaches: int  # times that a lagging reader was taken out of the ring, its records spilling to its link
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStatistics:
+    """What a reader saw since it opened its end."""
+
+    records: int  # delivered to this reader, out of the ring or from the link
+    bytes: int  # payload bytes of those that came whole: oversized messages of the ring are not counted
+    skipped: int  # records of other readers, and padding
+    wakes_sent: int  # times that the writer waited for our space and had to be woken by system call
+    spilled: int  # records that came over the link, while we were detached
+    detaches: int  # times that the writer took us out of the ring for lagging
 
 
 @dataclass(frozen=True, slots=True)
