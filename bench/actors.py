@@ -1,7 +1,7 @@
 """The actor runtime beside xoscar and Ray, where they are installed: ``python -m bench.actors [--quick]``.
 
-Ask, cast, stream, gather, spawn and restart. Each repetition measures everything once, in turn; cells are medians over
-the repetitions with their quartiles.
+Ask, cast, stream, gather, spawn, restart and import. Each repetition measures everything once, in turn; cells are
+medians over the repetitions with their quartiles.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib.util
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,8 @@ METHOD: Final = (
     "of the repetitions. Two processes are alive while two are measured: more would share the cores.",
     "Awake: one ask after another. Asleep: a pause of 2 ms before each, so that both sides have gone to sleep.",
     "Rates count until the last message was handled.",
+    "Starts use compiled modules: PYTHONDONTWRITEBYTECODE is taken out of the environment.",
+    "Import: a new interpreter that imports the runtime and ends, less one that ends at once; the best of five each.",
 )
 GROUP_SIZES: Final = (1, 2, 4, 8)
 
@@ -111,6 +114,20 @@ async def measure_starts(samples: Samples) -> None:
         samples.add("spawn 8", (time.perf_counter() - began) * 1e3)
 
 
+def measure_import(samples: Samples) -> None:
+    """What `import ringcast.actors` adds to the start of an interpreter."""
+
+    def run_ms(code: str) -> float:
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            times.append((time.perf_counter() - began) * 1e3)
+        return min(times)
+
+    samples.add("import", run_ms("import ringcast.actors") - run_ms("pass"))
+
+
 async def measure_xoscar(samples: Samples, count: int) -> None:
     """The same ask with xoscar: one actor in a sub-pool of its own."""
     import xoscar as xo
@@ -179,6 +196,7 @@ def tables(samples: Samples) -> list[Table]:
             ("spawn to READY", "spawn"),
             ("eight in parallel to READY", "spawn 8"),
             ("kill -9 to READY again, no backoff", "restart"),
+            ("import ringcast.actors, beyond the bare interpreter", "import"),
         )
     )
     return [
@@ -202,6 +220,7 @@ def targets(samples: Samples) -> list[Target]:
         Target("spawn to READY (ms)", samples.figure("spawn", "ms"), 150),
         Target("eight in parallel (ms)", samples.figure("spawn 8", "ms"), 400),
         Target("restart after kill -9 (ms)", samples.figure("restart", "ms"), 200),
+        Target("import ringcast.actors (ms)", samples.figure("import", "ms"), 60),
     ]
 
 
@@ -212,6 +231,7 @@ async def measure(repetitions: int, count: int, with_xoscar: bool) -> Samples:
         await measure_pairs(samples, count)
         await measure_groups(samples, count)
         await measure_starts(samples)
+        measure_import(samples)
         if with_xoscar:
             await measure_xoscar(samples, count // 5)
     return samples
@@ -236,6 +256,7 @@ def main(arguments: list[str] | None = None) -> None:
             report.remarks.append(f"without {name}: " + ("not asked for" if options.only_ours else "not installed"))
     import uvloop
 
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     samples = uvloop.run(measure(repetitions, count, has_xoscar))
     if has_ray:
         for _ in range(repetitions):

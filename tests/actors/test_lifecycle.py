@@ -241,3 +241,32 @@ def test_importing_the_runtime_brings_no_heavy_module() -> None:
         "print([m for m in ('torch', 'numpy', 'transformers', 'fastapi', 'cloudpickle') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+LOOPS = """
+    import asyncio
+    import ringcast.actors as rt
+
+    class Where(rt.Actor):
+        @rt.call
+        async def loop(self) -> str:
+            return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+    async def main(system: rt.System) -> None:
+        print(await (await system.spawn(rt.spec(Where))).loop(),
+              await (await system.spawn(rt.spec(Where), where=rt.process())).loop())
+
+    rt.run(main)
+"""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_uvloop_is_used_where_it_is_and_not_needed(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "app.py").write_text(textwrap.dedent(LOOPS))
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    if not there:
+        (hidden / "uvloop.py").write_text("raise ImportError('not installed')")
+    command, env = [sys.executable, str(tmp_path / "app.py")], {**os.environ, "PYTHONPATH": str(hidden)}
+    result = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert (result.stdout, result.stderr) == ("uvloop uvloop\n" if there else "asyncio asyncio\n", "")
