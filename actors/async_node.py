@@ -16,7 +16,8 @@ from .node import SPIN_S, Node
 from .peer import Peer
 from .route import Route
 
-SPIN_SLICE_S: Final = 10e-6  # of the spin: what else the loop has to do waits no longer
+SPIN_SLICE_S: Final = 10e-6  # of a spin: what else the loop has to do waits no longer
+ANSWER_SPIN_S: Final = 100e-6  # for an answer: long enough for the callee to be woken and to answer
 
 
 class AsyncNode(Node):
@@ -120,6 +121,10 @@ class AsyncNode(Node):
             self.flush()
             if self.has_backlog:
                 self._schedule_drain()  # its arming waits for space, too
+            elif self.calls.has_asked and not self._drain_scheduled:
+                self.bell.disarm()  # the answer may come so soon that looking for it is better than being woken
+                self._schedule_drain()
+            self.calls.has_asked = False
 
     def _on_bell(self) -> None:
         self.bell.disarm()
@@ -142,7 +147,13 @@ class AsyncNode(Node):
         """Nothing has come: look on for a moment, if that is worth while; else False."""
         if self._flush_scheduled:
             self.flush()
-        if not self.bell.spin(self.readers, self._space_wanted(), SPIN_SLICE_S, SPIN_S):
+        if self.calls.in_flight:
+            spin_s = ANSWER_SPIN_S
+        elif self.cells:
+            spin_s = SPIN_S
+        else:
+            return False  # nothing is to come
+        if not self.bell.spin(self.readers, self._space_wanted(), SPIN_SLICE_S, spin_s):
             return False
         self.poll_once()
         return True
