@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard channels/native/* gpu/native/*)
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test check chaos chaos-channels explore sanitize clean
+.PHONY: demo test check chaos soak chaos-channels explore sanitize clean
 
 demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
@@ -20,8 +20,12 @@ check: $(VENV)/.dev ## style and types
 
 chaos: $(VENV)/.dev ## long campaigns of random kills
 	RINGCAST_CHAOS_KILLS=500 $(BIN)/python -m pytest -s tests/actors/test_chaos.py
-	RINGCAST_CHAOS_WORKER_KILLS=10 $(BIN)/python -m pytest tests/test_recovery.py
+	$(BIN)/python -m bench.recovery --dtype float32
+	$(BIN)/python -m bench.recovery
 	RINGCAST_CHAOS_EXAMPLES=5000 $(BIN)/python -m pytest tests/scheduler/test_scheduler_machine.py --timeout 3000
+
+soak: $(VENV)/.dev ## 20,000 tiny requests, then idleness: memory stays, processors sleep
+	$(BIN)/python -m bench.soak
 
 chaos-channels: $(VENV)/.dev ## 1,000 processes killed at named points inside the ring protocol
 	RINGCAST_KILLS=1000 $(BIN)/python -m pytest -s tests/channels/test_kill_points.py
