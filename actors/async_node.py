@@ -128,7 +128,8 @@ class AsyncNode(Node):
 
     def _on_bell(self) -> None:
         self.bell.disarm()
-        self._schedule_drain()
+        if not self._drain_scheduled:
+            self._drain()
 
     def _schedule_drain(self) -> None:
         if not self._drain_scheduled:

@@ -66,7 +66,10 @@ def inside_handler(context: CallContext, actor_id: int) -> CallContext:
     return CallContext(context.deadline, (*context.chain, actor_id), context.trace)
 
 
-enter = _current.set  # from here on, in this task, calls are made in that context
+def enter(context: CallContext) -> None:
+    """From here on, in this task, calls are made in that context."""
+    if _current.get() is not context:  # setting a variable costs four times as much as reading it
+        _current.set(context)
 
 
 class deadline:  # reads as a statement: async with rt.deadline(0.5):

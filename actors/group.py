@@ -7,7 +7,7 @@ member is supervised as an actor of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -89,32 +89,52 @@ class Group(Generic[A]):
         calls = self._calls()
         futures = calls.ask_group(self._refs, msg.method, msg.args, msg.kwargs, reply_from)
         if partial:
-            await self._wait(futures, asyncio.ALL_COMPLETED)
+            await self._wait(futures, futures, None)
             return [_outcome(future) for future in futures]
         wanted = futures if reply_from is None else [futures[reply_from]]
-        open_futures = set(futures)
-        while any(future in open_futures for future in wanted):
-            done = await self._wait(list(open_futures), asyncio.FIRST_COMPLETED)
-            open_futures -= done
-            for future in done:
-                if future.cancelled() or future.exception() is not None:
-                    self._give_up(open_futures)
-                    future.result()
-        calls.forget(list(open_futures))
+        failed = await self._wait(futures, wanted, _has_failed)
+        if failed is not None:
+            self._give_up(futures)
+            failed.result()
+        calls.forget([future for future in futures if not future.done()])
         results = [future.result() for future in wanted]
         return results if reply_from is None else results[0]
 
-    async def _wait(self, futures: Sequence[ReplyFuture], return_when: str) -> set[ReplyFuture]:
+    async def _wait(
+        self,
+        futures: Sequence[ReplyFuture],
+        wanted: Sequence[ReplyFuture],
+        ends_all: Callable[[ReplyFuture], bool] | None,
+    ) -> ReplyFuture | None:
+        """Until all that are wanted have ended, or any of ``futures`` so that ``ends_all``: that one.
+
+        One wake-up of the caller, where `asyncio.wait` would take one for each answer.
+        """
+        over: asyncio.Future[ReplyFuture | None] = asyncio.get_running_loop().create_future()
+        left = set(wanted)
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            assert isinstance(future, ReplyFuture)
+            left.discard(future)
+            fails = ends_all is not None and ends_all(future)  # asked of every one: asyncio logs errors that nobody saw
+            if over.done():
+                return
+            if fails:
+                over.set_result(future)
+            elif not left:
+                over.set_result(None)
+
         if not futures:
-            return set()
+            return None
+        for future in futures:
+            future.add_done_callback(ended)
         try:
-            done, _ = await asyncio.wait(futures, return_when=return_when)
+            return await over
         except asyncio.CancelledError:
             self._give_up(futures)
             raise
-        return done
 
-    def _give_up(self, futures: Sequence[ReplyFuture] | set[ReplyFuture]) -> None:
+    def _give_up(self, futures: Sequence[ReplyFuture]) -> None:
         for future in futures:
             future.cancel()
 
@@ -127,6 +147,10 @@ class Group(Generic[A]):
         if not isinstance(node, Node):
             raise NotInSystem("a group without members, or of references bound to no system, cannot be asked")
         return node.calls
+
+
+def _has_failed(future: ReplyFuture) -> bool:
+    return future.cancelled() or future.exception() is not None
 
 
 def _outcome(future: ReplyFuture) -> Ok[Any] | Err:

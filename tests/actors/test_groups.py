@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import psutil
@@ -88,6 +89,27 @@ async def test_a_dead_member_fails_a_gather(system: rt.System) -> None:
     await system.stop(group[1])
     with pytest.raises(rt.ActorDied, match="w-1"):
         await group.gather(Member.step.msg(1))
+
+
+async def test_of_several_failures_one_is_raised_and_none_is_logged_as_unseen(system: rt.System) -> None:
+    unseen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context["message"]))
+    group = await system.spawn_group([rt.spec(Member, rank) for rank in range(3)])
+    for member in group:
+        await system.stop(member)
+    for options in ({}, {"reply_from": 1}):
+        with pytest.raises(rt.ActorDied, match=r"Member-\d"):
+            await group.gather(Member.step.msg(1), **options)
+    gc.collect()
+    assert unseen == []
+
+
+async def test_cancelling_a_gather_cancels_the_members(system: rt.System) -> None:
+    group = await system.spawn_group([rt.spec(Member, rank) for rank in range(3)])
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await group.gather(Member.step.msg(1, slow_rank=2))
+    assert await group.gather(Member.step.msg(1)) == [[0, 2], [1, 2], [2, 1]]
 
 
 async def test_a_rank_that_is_not_there_is_refused(system: rt.System) -> None:
