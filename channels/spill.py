@@ -26,7 +26,7 @@ POLICIES: Final[tuple[Policy, ...]] = ("wait", "spill", "reject")
 
 SPILL_FRAME: Final = 2  # pieces of the stream of spilled records; id is the number of its first record
 NOTICE_FRAME: Final = 4  # go on in the ring; behind every spilled record
-SPILL_LIMIT_BYTES: Final = 64 * 1024 * 1024  # what a reader may have on its link; above that, sends to it are refused
+SPILL_LIMIT_BYTES: Final = 256 * 1024 * 1024  # what a reader may have on its link; above that, sends to it are refused
 
 _RECORD = struct.Struct("<IHBxQ")  # payload bytes, type, kind, sequence number
 _NOTICE = struct.Struct("<QQ")  # position, sequence number

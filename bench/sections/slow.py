@@ -22,7 +22,6 @@ POLICIES: Final[tuple[Policy, ...]] = ("wait", "spill")
 READERS: Final = 3
 SIZE_BYTES: Final = 1024
 PER_SECOND: Final = 20_000
-SPILL_LIMIT_BYTES: Final = 1 << 30  # the usual limit would be reached after three seconds
 LEAD_SHARE: Final = 0.3  # before the stop and after it, of the time stopped
 
 
@@ -92,7 +91,7 @@ def _start(bench: Bench, stack: ExitStack, policy: Policy) -> list[Worker]:
             path = f"bench.transports.paced:{name}"
             workers.append(Worker(path, "near" if i == 0 else "far", there.fileno(), core, OURS.python, ()))
         stack.callback(workers[-1].close)
-    peers[0].send((policy, SPILL_LIMIT_BYTES), [*bells.fds, segment.fd, *(ours.fileno() for ours, _ in links)])
+    peers[0].send(policy, [*bells.fds, segment.fd, *(ours.fileno() for ours, _ in links)])
     workers[0].answer()  # the ring is open and everybody admitted
     for slot, (peer, (_, theirs)) in enumerate(zip(peers[1:], links, strict=True)):
         peer.send(slot, [*bells.fds, segment.fd, theirs.fileno()])

@@ -25,13 +25,13 @@ class PacedWriter:
 
     def __init__(self, peer: Peer, near: bool) -> None:
         terms, fds = peer.receive()
-        policy, limit_bytes = cast(tuple[Policy, int], terms)
+        policy = cast(Policy, terms)
         readers = (len(fds) - 3) // 2  # beside board, own bell and ring: a bell and a link for each
         bells = Bells(fds[: readers + 2])
         self._bell = bells.bells[0]
         self._outbox = Outbox(RingWriter(fds[readers + 2], self._bell, epoch=EPOCH))
         for bell, fd in zip(bells.bells[1:], fds[readers + 3 :], strict=True):
-            self._outbox.admit(bell, Link(fd), policy, limit_bytes)
+            self._outbox.admit(bell, Link(fd), policy)
         peer.send()
 
     def run(self, size_bytes: int, per_second: int, seconds: float) -> float:
