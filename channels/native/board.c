@@ -29,9 +29,10 @@ static PyObject *board_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     }
     if (LOAD_ACQUIRE(&header->magic) != BOARD_MAGIC || header->abi != BOARD_ABI || header->slots != slots) {
         PyErr_Format(state->ring_mismatch,
-                     "this segment is no board of this version: magic %llx, layout %u, %u slots; expected %llx, %u, %u",
-                     (unsigned long long)header->magic, header->abi, header->slots, BOARD_MAGIC, BOARD_ABI,
-                     (unsigned)slots);
+                     "this segment is no board of this version: magic %08x%08x, layout %u, %u slots; expected %08x%08x, "
+                     "%u, %u",
+                     (unsigned)(header->magic >> 32), (unsigned)header->magic, header->abi, header->slots,
+                     (unsigned)(BOARD_MAGIC >> 32), (unsigned)BOARD_MAGIC, BOARD_ABI, (unsigned)slots);
         goto fail;
     }
     self->slots = (uint32_t)slots;

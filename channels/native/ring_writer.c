@@ -33,8 +33,8 @@ static PyObject *ring_writer_new(PyTypeObject *type, PyObject *args, PyObject *k
     uint64_t magic = LOAD_ACQUIRE(&((struct ring_header *)self->map.base)->magic);
     if (magic != 0) {
         PyErr_Format(self->state->ring_mismatch,
-                     "the segment is in use already (magic %llx): a new writer starts a new ring in a new segment",
-                     (unsigned long long)magic);
+                     "the segment is in use already (magic %08x%08x): a new writer starts a new ring in a new segment",
+                     (unsigned)(magic >> 32), (unsigned)magic);
         goto fail;
     }
     if (getrandom(&ring_id, sizeof ring_id, 0) != sizeof ring_id) {

@@ -48,7 +48,7 @@ class Process:
         """Until it says so; a victim may have died at its point before."""
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
-        assert line == b"ready\n" or self.popen.wait(5) == -signal.SIGKILL, line
+        assert line == b"ready\n" or self.popen.wait(5) == -signal.SIGKILL, (line, self.popen.returncode)
 
     def is_stopped(self) -> bool:
         found = os.waitid(os.P_PID, self.popen.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
