@@ -6,7 +6,6 @@ The only module of channels that imports asyncio; import it from here, nothing e
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
@@ -24,16 +23,15 @@ if TYPE_CHECKING:
 
 HOT_S: Final = 50e-6  # how long it polls for more before it arms, while messages come that close together
 BATCH: Final = 64  # messages between two turns of the loop
-_GAP_WEIGHT: Final = 8
-_GAP_MOST: Final = 2  # times hot_s: one long idle time shall not end polling, nor many be remembered for long
+_SLICE_S: Final = 10e-6  # of polling, without the GIL, between two turns of the loop
 
 
 class Port:
     """A process's doorbell on the running loop; ``async with`` brackets its life.
 
     Drains in batches, a turn of the loop between them. While traffic is hot (the usual gap between messages is below
-    ``hot_s``) and every busy process has a core, it polls on for ``hot_s`` before it arms the bell; else it arms at
-    once and costs nothing until it is rung.
+    ``hot_s``) and every busy process has a core, it polls on for ``hot_s`` before it arms the bell (`Doorbell.spin`);
+    else it arms at once and costs nothing until it is rung.
     """
 
     def __init__(self, bell: Doorbell, *, hot_s: float = HOT_S, batch: int = BATCH) -> None:
@@ -45,8 +43,6 @@ class Port:
         self._outboxes: list[AsyncOutbox] = []
         self._scheduled = False
         self._open = False
-        self._gap_s = 0.0  # moving average of the time without news, before some came
-        self._last_news = 0.0
         bell.cores = bell.cores or core_quota()
 
     def receive_from(self, inbox: Inbox, on_frame: Callable[[Frame], object] | None = None) -> AsyncInbox:
@@ -99,24 +95,16 @@ class Port:
             news |= inbox._fill()
         for outbox in self._outboxes:
             news |= outbox._retry()
-        if news or not self._parks(time.monotonic()):
-            if news:
-                self._count_news(time.monotonic())
+        if news or not self._parks():
             self._schedule()
 
-    def _parks(self, now: float) -> bool:
+    def _parks(self) -> bool:
         """Arm the bell, unless it is worth while to poll on; whether we may sleep until it is rung."""
-        hot = self._gap_s <= self._hot_s and now - self._last_news < self._hot_s
-        if hot and self._bell.may_spin():
-            return False
         readers = [inbox.inbox.reader for inbox in self._inboxes if inbox._wants]
         writers = [outbox.outbox.ring for outbox in self._outboxes if outbox._waiting]
+        if (readers or writers) and self._bell.spin(readers, writers, _SLICE_S, self._hot_s):
+            return False
         return self._bell.arm(readers, writers)
-
-    def _count_news(self, now: float) -> None:
-        gap = min(now - self._last_news, self._hot_s * _GAP_MOST)
-        self._gap_s += (gap - self._gap_s) / _GAP_WEIGHT
-        self._last_news = now
 
 
 class AsyncInbox:
