@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard channels/native/* gpu/native/*)
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test check chaos soak chaos-channels explore sanitize clean
+.PHONY: demo test check chaos soak chaos-channels chaos-server explore sanitize clean
 
 demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
@@ -29,6 +29,9 @@ soak: $(VENV)/.dev ## 20,000 tiny requests, then idleness: memory stays, process
 
 chaos-channels: $(VENV)/.dev ## 1,000 processes killed at named points inside the ring protocol
 	RINGCAST_KILLS=1000 $(BIN)/python -m pytest -s tests/channels/test_kill_points.py
+
+chaos-server: $(VENV)/.dev ## 500 streaming clients at a time, a third of which leave
+	RINGCAST_CHAOS_CLIENTS=500 $(BIN)/python -m pytest -s tests/test_survival.py -k clients_that_leave
 
 explore: $(VENV)/.dev ## every interleaving of the protocol's small configurations, and every mutation
 	cd tests/channels && ../../$(BIN)/python -m explorer

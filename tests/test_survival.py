@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,6 +27,7 @@ import httpx
 import openai
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -270,6 +273,107 @@ def test_health_is_never_200_while_a_part_is_gone_and_a_request_meanwhile_waits(
         wait_until(lambda: watch.changes[-1] == 200, 30, "ready again")
         time.sleep(0.2)
     assert watch.changes == [200, 503, 200]
+
+
+def figures(server: Server) -> dict[str, float]:
+    """The server's metrics without labels but for those of the model; the sum over other labels."""
+    values: dict[str, float] = {}
+    for family in text_string_to_metric_families(httpx.get(f"http://127.0.0.1:{server.port}/metrics").text):
+        for sample in family.samples:
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value
+    return values
+
+
+def is_idle(server: Server) -> bool:
+    """Nobody runs, waits or is answered, and every KV block is free."""
+    now = figures(server)
+    busy = [now[f"vllm:num_requests_{kind}"] for kind in ("running", "waiting")]
+    busy.append(now["ringcast:http_requests_in_flight"])
+    return not any(busy) and now["ringcast:kv_blocks_free"] == now["ringcast:kv_blocks"]
+
+
+async def wave(server: Server, num_clients: int, draw: random.Random) -> tuple[dict[int, str], dict[int, str]]:
+    """So many streams at once, of which a third leave at random: what those who stay got, and those who leave.
+
+    Of who stays every tenth reads slowly.
+    """
+    stayed: dict[int, str] = {}
+    left: dict[int, str] = {}
+    leaving = set(draw.sample(range(num_clients), num_clients // 3))
+    leave_at = {number: draw.choice([None, *range(12)]) for number in leaving}  # None: before anything comes
+
+    async def one(http: httpx.AsyncClient, number: int) -> None:
+        body = {
+            "prompt": f"Number {number} of many, and " + "once more " * (number % 9),
+            "max_tokens": 12 + number % 5,
+            "temperature": 0,
+            "stream": True,
+            "ignore_eos": True,
+        }
+        texts = left if number in leaving else stayed
+        if number in leaving and leave_at[number] is None:
+            texts[number] = ""
+            with contextlib.suppress(httpx.ReadTimeout):
+                await http.post("/completions", json=body, timeout=httpx.Timeout(60, read=0.02 + draw.random() / 4))
+            return
+        text, is_done, num_chunks = "", False, 0
+        async with http.stream("POST", "/completions", json=body) as response:
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                if line == "data: [DONE]":
+                    is_done = True
+                elif line:
+                    chunk = json.loads(line.removeprefix("data: "))
+                    assert "error" not in chunk, chunk
+                    text += chunk["choices"][0]["text"]
+                    num_chunks += 1
+                if number in leaving and num_chunks > leave_at[number]:
+                    break
+                if number not in leaving and number % 10 == 0:
+                    await asyncio.sleep(0.05)
+        assert is_done or number in leaving
+        texts[number] = text
+
+    timeout = httpx.Timeout(300)  # for the first token of the last in the queue, and between two chunks
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=server.base_url, timeout=timeout, limits=limits) as http:
+        await asyncio.gather(*(one(http, number) for number in range(num_clients)))
+    assert len(stayed) + len(left) == num_clients
+    return stayed, left
+
+
+@pytest.mark.timeout(900)
+def test_clients_that_leave_at_random_cost_the_others_nothing_and_leave_nothing(shared_server: Server) -> None:
+    """`make chaos-server` does it with 500 clients at a time."""
+    server, num_clients = shared_server, int(os.environ.get("RINGCAST_CHAOS_CLIENTS", "60"))
+    seed = time.time_ns()
+    print("seed", seed)
+    draw = random.Random(seed)
+    processes = [server.process, server.child("engine-core")]
+    server.wait_spare()
+    texts: dict[int, str] = {}
+
+    def open_fds() -> int:
+        return sum(process.num_fds() for process in processes)
+
+    num_fds = open_fds()
+    memory: list[list[int]] = []  # after each wave
+    before = figures(server)
+    for _ in range(3):
+        stayed, left = asyncio.run(wave(server, num_clients, draw))
+        for number, text in stayed.items():
+            assert texts.setdefault(number, text) == text, "company changes no token"
+        assert all(texts[number].startswith(text) for number, text in left.items() if number in texts)
+        wait_until(lambda: is_idle(server), 10, "the server is idle")
+        wait_until(lambda: open_fds() <= num_fds, 5, f"descriptors are back to {num_fds}")
+        memory.append([process.memory_info().rss for process in processes])
+    grown = [now - then for then, now in zip(memory[-2], memory[-1], strict=True)]
+    print("memory of server and core after each wave", memory)
+    assert all(size < 4 << 20 for size in grown), memory
+    now = figures(server)
+    assert now["vllm:request_success_total"] - before["vllm:request_success_total"] >= 2 * num_clients
+    assert (now["ringcast:actor_up"], now["ringcast:part_answered"]) == (3, 2)
+    assert now["ringcast:actor_deaths_total"] == before["ringcast:actor_deaths_total"]
 
 
 def test_kill_of_the_server_under_load_leaves_nothing(server: Server) -> None:

@@ -21,6 +21,7 @@ from ringcast.frontend.engine_client import RingFigures
 from ringcast.frontend.errors import InvalidRequest
 from ringcast.frontend.outputs import RequestMetrics
 from ringcast.frontend.sampling_params import SamplingParams
+from ringcast.frontend.server.settings import ServerSettings
 
 
 def test_every_engine_argument_and_sampling_option_is_an_option() -> None:
@@ -38,6 +39,22 @@ def test_options_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (prompt, quiet) == ("Hi", False)
     assert args == EngineArgs(model="./x.gguf", max_num_seqs=3)
     assert sampling == SamplingOptions(stop=["a", "b"], seed=5)
+
+
+def test_server_options_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("ringcast.frontend.cli.serve.serve", lambda args, **more: given.update(more))
+    monkeypatch.setenv("RINGCAST_API_KEY", "from-env")
+    result = CliRunner().invoke(main.app, ["serve", "--request-timeout", "5", "--allowed-origin", "https://a.example"])
+    assert result.exit_code == 0, result.output
+    assert given["settings"] == ServerSettings(
+        api_keys=("from-env",), allowed_origins=("https://a.example",), request_timeout_s=5.0
+    )
+    CliRunner().invoke(main.app, ["serve", "--api-key", "a", "--api-key", "b", "--max-concurrent-requests", "0"])
+    assert given["settings"] == ServerSettings(api_keys=("a", "b"), max_concurrent_requests=None)
+    refused = CliRunner().invoke(main.app, ["serve", "--allowed-origin", "*", "--allow-credentials"])
+    assert refused.exit_code == 1
+    assert "allow_credentials needs allowed_origins" in refused.output
 
 
 def test_sampling_is_greedy_unless_the_model_or_the_user_says_otherwise() -> None:

@@ -185,6 +185,16 @@ def test_every_answer_has_its_requests_id(kit: Kit) -> None:
     assert len(wrong) == 32
 
 
+def test_the_access_log_names_the_request(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ringcast.server.access")
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    kit.post({"prompt": "x", "max_tokens": 1}, traceparent=trace, **{"X-Request-Id": "mine-3"})
+    wait_until(lambda: caplog.messages)
+    line = caplog.messages[-1]
+    assert line.startswith("POST /v1/completions 200 ")
+    assert line.endswith(f" s, request id mine-3, trace {trace}")
+
+
 def test_a_trace_goes_on_into_the_engine(kit: Kit) -> None:
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     for traceparent in (trace, "00-" + "0" * 32 + "-00f067aa0ba902b7-01", "nonsense"):
