@@ -141,7 +141,7 @@ class Record:
         self.state = State.READY
         self.tell(Ready(incarnation))
         if self._spares is not None:
-            self._spares.begin()
+            self._spares.begin(incarnation)
         early_exit: tuple[Cause, bool] | None = self._early_exit  # set while we waited
         if early_exit is not None:
             self._on_exit(*early_exit)

@@ -15,8 +15,10 @@ from .process_host import ProcessHost
 
 log = logging.getLogger("ringcast.actors")
 
-# The actor has just begun to work, and a spare's start takes a processor: it can wait for a moment.
-FIRST_DELAY_S = 1.0
+# The actor has just begun to work, and a spare's start takes a processor. The first can wait until it is plain that the
+# program is no short one; who has died once may do so again soon.
+FIRST_DELAY_S = 10.0
+NEXT_DELAY_S = 1.0
 MAX_DEATHS = 5  # of spares of one incarnation; then it has none
 
 
@@ -29,10 +31,12 @@ class SpareKeeper:
         self._spare: ProcessHost | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._num_deaths = 0
+        self._delay_s = FIRST_DELAY_S
 
-    def begin(self) -> None:
+    def begin(self, incarnation: int) -> None:
         """The actor is READY: have a spare from a moment later on."""
         self._num_deaths = 0
+        self._delay_s = FIRST_DELAY_S if incarnation == 1 else NEXT_DELAY_S
         self._launch_later()
 
     def take(self) -> ProcessHost | None:
@@ -50,7 +54,7 @@ class SpareKeeper:
 
     def _launch_later(self) -> None:
         self._cancel_timer()
-        delay_s = FIRST_DELAY_S * 2.0**self._num_deaths
+        delay_s = self._delay_s * 2.0**self._num_deaths
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._launch)
 
     def _launch(self) -> None:

@@ -29,6 +29,7 @@ CLASSES = pytest.mark.parametrize("cls", [Prepared, PreparedBlocking])
 @pytest.fixture(autouse=True)
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spare, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(spare, "NEXT_DELAY_S", 0.01)
 
 
 def title(process: psutil.Process) -> str:
