@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CONFORMANCE := .venv-conformance
 NATIVE := $(wildcard channels/native/* gpu/native/*)
 QUESTION ?= What is the capital of France?
 
@@ -27,6 +28,11 @@ chaos: $(VENV)/.dev ## long campaigns of random kills
 soak: $(VENV)/.dev ## 20,000 tiny requests, then idleness: memory stays, processors sleep
 	$(BIN)/python -m bench.soak
 
+.PHONY: conformance
+conformance: $(VENV)/.dev $(CONFORMANCE)/bin/lm_eval ## lm-eval against transformers; 2,000 random requests by our OpenAPI document
+	$(BIN)/python tests/conformance/lm_eval_against_hf.py $(CONFORMANCE)/bin/lm_eval
+	RINGCAST_CONFORMANCE_CASES=2000 $(BIN)/python -m pytest -s tests/frontend/test_api_conformance.py
+
 chaos-channels: $(VENV)/.dev ## 1,000 processes killed at named points inside the ring protocol
 	RINGCAST_KILLS=1000 $(BIN)/python -m pytest -s tests/channels/test_kill_points.py
 
@@ -40,10 +46,14 @@ sanitize: $(VENV)/.dev ## the native core under GCC's sanitizers, 15 s a build
 	$(BIN)/python tests/channels/native_builds.py 15
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(CONFORMANCE)/bin/lm_eval:
+	$(PYTHON) -m venv $(CONFORMANCE)
+	$(CONFORMANCE)/bin/python -m pip install --quiet --disable-pip-version-check 'lm-eval[api]>=0.4.9'
 
 $(VENV)/.llm: $(BIN)/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm]'

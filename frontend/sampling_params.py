@@ -18,7 +18,7 @@ from .parameter_checks import MAX_TOKEN_ID, boolean, integer, number, strings, t
 GREEDY_BELOW = 1e-5  # a temperature below it is 0, as in vLLM
 MAX_TEMPERATURE = 100.0
 MAX_PENALTY = 2.0
-MAX_REPETITION_PENALTY = 100.0
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0  # logits are divided by it, and must stay finite
 MAX_BIAS = 100.0
 MAX_SEED = 2**63 - 1
 MAX_N = 128
@@ -116,7 +116,7 @@ class SamplingParams:
         integer("n", self.n, 1, MAX_N)
         number("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         number("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-        number("repetition_penalty", self.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, above=True)
+        number("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
         number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         number("top_p", self.top_p, 0.0, 1.0, above=True)
         integer("top_k", self.top_k, -1, MAX_TOKEN_ID)

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import InvalidRequest, UnsupportedParameter
 from ..input_processor import checked_salt
-from ..sampling_params import RequestOutputKind, SamplingParams
+from ..parameter_checks import MAX_TOKEN_ID
+from ..sampling_params import (
+    MAX_N,
+    MAX_PENALTY,
+    MAX_REPETITION_PENALTY,
+    MAX_SEED,
+    MAX_TEMPERATURE,
+    MIN_REPETITION_PENALTY,
+    RequestOutputKind,
+    SamplingParams,
+)
 from .unsupported import CHAT, COMPLETION, refuse_unsupported
 
 # Those of `SamplingParams` that requests carry under the same name and with the same meaning.
@@ -24,10 +34,23 @@ _PLAIN = frozenset(item.name for item in fields(SamplingParams)) - {
 }  # fmt: skip
 
 
+def _told(**limits: float) -> Any:
+    """A range for the OpenAPI document. `SamplingParams` checks it, with its own words."""
+    return Field(json_schema_extra=limits)  # type: ignore[arg-type]
+
+
+# Unknown parameters are refused, but by name, and neutral values of known ones are not: `refuse_unsupported`.
+_STRICT = ConfigDict(extra="allow", strict=True, json_schema_extra={"additionalProperties": False})
+Tokens = Annotated[int | None, _told(minimum=1, maximum=MAX_TOKEN_ID)]
+Penalty = Annotated[float | None, _told(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)]
+Count = Annotated[int | None, _told(minimum=-1)]
+TokenId = Annotated[int, _told(minimum=0, maximum=MAX_TOKEN_ID)]
+
+
 class StreamOptions(BaseModel):
     """``include_usage``: a last chunk tells the token counts."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = _STRICT
 
     include_usage: bool | None = None
 
@@ -35,31 +58,33 @@ class StreamOptions(BaseModel):
 class GenerationRequest(BaseModel):
     """What both APIs share. From ``top_k`` on they are extensions with vLLM's names."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = _STRICT
     known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     model: str | None = None
-    max_tokens: int | None = None
-    n: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
+    max_tokens: Tokens = None
+    n: Annotated[int | None, _told(minimum=1, maximum=MAX_N)] = None
+    temperature: Annotated[float | None, _told(minimum=0, maximum=MAX_TEMPERATURE)] = None
+    top_p: Annotated[float | None, _told(exclusiveMinimum=0, maximum=1)] = None
+    seed: Annotated[int | None, _told(minimum=-MAX_SEED - 1, maximum=MAX_SEED)] = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
     logit_bias: dict[str, float] | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    top_k: Count = None
+    min_p: Annotated[float | None, _told(minimum=0, maximum=1)] = None
+    repetition_penalty: Annotated[
+        float | None, _told(minimum=MIN_REPETITION_PENALTY, maximum=MAX_REPETITION_PENALTY)
+    ] = None
+    min_tokens: Annotated[int | None, _told(minimum=0)] = None
+    stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: Annotated[list[TokenId] | None, _told(minItems=1)] = None
     bad_words: list[str] | None = None
-    prompt_logprobs: int | None = None
-    truncate_prompt_tokens: int | None = None
+    prompt_logprobs: Count = None
+    truncate_prompt_tokens: Count = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -106,9 +131,9 @@ class CompletionRequest(GenerationRequest):
 
     known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = COMPLETION
 
-    prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: int | None = 16
-    logprobs: int | None = None
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    max_tokens: Annotated[int | None, _told(minimum=0, maximum=MAX_TOKEN_ID)] = 16
+    logprobs: Count = None
     echo: bool | None = None
 
     def prompts(self) -> list[str | list[int]]:
@@ -139,7 +164,7 @@ class CompletionRequest(GenerationRequest):
 class ChatMessage(BaseModel):
     """One message. ``content`` is a text or a list of text parts; other parts are not supported yet."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = _STRICT
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
@@ -186,9 +211,9 @@ class ChatCompletionRequest(GenerationRequest):
     known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = CHAT
 
     messages: list[ChatMessage]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Tokens = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int | None, _told(minimum=0)] = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 

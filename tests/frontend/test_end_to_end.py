@@ -22,7 +22,7 @@ import httpx
 import openai
 import psutil
 import pytest
-from chunk_checker import check_stream, sse_payloads
+from chunk_checker import check_client_stream, check_stream, sse_payloads
 from server_fixture import ServerThread
 from tiny_model import write_tiny_model
 
@@ -184,8 +184,7 @@ def test_the_official_client_streams_a_chat(server: ServerThread) -> None:
         temperature=0,
         stream=True,
     )
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    assert text == "The capital of France is Paris."
+    assert check_client_stream(stream, chat=True).choices[0].text == "The capital of France is Paris."
 
 
 def test_the_stream_has_one_chunk_per_token_in_order(server: ServerThread, greedy_records: list[Record]) -> None:

@@ -39,7 +39,8 @@ def test_defaults_are_vllms() -> None:
         ("min_p", 1.5, "[0, 1]"),
         ("presence_penalty", 2.5, "[-2, 2]"),
         ("frequency_penalty", float("inf"), "[-2, 2]"),
-        ("repetition_penalty", 0, "(0, 100]"),
+        ("repetition_penalty", 0, "[0.01, 100]"),
+        ("repetition_penalty", 5e-324, "[0.01, 100]"),  # made every logit infinite
         ("min_tokens", 17, "[0, 16]"),
         ("logprobs", -2, "[-1, 2147483647]"),
         ("logprobs", True, "[-1, 2147483647]"),

@@ -19,6 +19,7 @@ from ringcast.frontend.engine_args import EngineArgs
 from ringcast.frontend.tokenizer import Tokenizer
 
 EOS = 2
+HTTP = httpx.Client()  # one for all: a new one costs 20 ms
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 TEXT = "Hello  🌊!"
 
@@ -51,13 +52,13 @@ def client(url: str) -> openai.OpenAI:
 
 
 def _post(url: str, path: str, body: Any) -> Any:
-    response = httpx.post(f"{url}{path}", json=body, timeout=10)
+    response = HTTP.post(f"{url}{path}", json=body, timeout=10)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def _stream(url: str, body: dict[str, Any], *, n: int = 1) -> Stream:
-    with httpx.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}, timeout=10) as response:
+    with HTTP.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}, timeout=10) as response:
         payloads = sse_payloads(response.iter_lines())
     asked = {"logprobs": body.get("logprobs") is not None, "token_ids": bool(body.get("return_token_ids"))}
     return check_stream(payloads, chat=False, n=n, **asked)
