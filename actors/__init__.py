@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from . import testing as testing
     from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
-    from .run import run
+    from .program import run
     from .statistics import MailboxStatistics, NodeStatistics
     from .supervisor import Supervisor
     from .system import System
@@ -44,7 +44,7 @@ else:
         "System": "system",
         "metrics": "figures",
         "prometheus_text": "figures",
-        "run": "run",
+        "run": "program",
     }
 
     def __getattr__(name: str) -> object:

@@ -32,3 +32,8 @@ def test_the_kit_is_reached_from_the_runtime() -> None:
 def test_the_public_names_are_listed() -> None:
     assert sorted(testing.__all__) == sorted(set(testing.__all__))
     assert all(hasattr(testing, name) for name in testing.__all__)
+
+
+def test_a_name_that_is_loaded_when_used_is_not_hidden_by_its_module() -> None:
+    """Whoever imports a submodule first would put the module in the name's place."""
+    assert [name for name in rt._MODULE_OF if name in set(rt._MODULE_OF.values())] == []
