@@ -62,6 +62,7 @@ class AsyncNode(Node):
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
+            self.outbox.flush()  # who sleeps is woken by the first message, and meanwhile the others are written
 
     def watch_link(self, peer: Peer) -> None:
         self.loop.add_reader(peer.link.fileno(), self.read_link, peer)

@@ -270,3 +270,25 @@ def test_uvloop_is_used_where_it_is_and_not_needed(tmp_path: Path, there: bool) 
     command, env = [sys.executable, str(tmp_path / "app.py")], {**os.environ, "PYTHONPATH": str(hidden)}
     result = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
     assert (result.stdout, result.stderr) == ("uvloop uvloop\n" if there else "asyncio asyncio\n", "")
+
+
+SESSION = """
+import ringcast.actors as rt
+
+class Note(rt.Actor):
+    @rt.call
+    async def double(self, n: int) -> int:
+        return 2 * n
+
+system = await rt.System().__aenter__()
+note = await system.spawn(rt.spec(Note), where=rt.process())
+print("answer", await note.double(21))
+await system.__aexit__(None, None, None)
+"""
+
+
+def test_a_class_typed_into_an_interactive_session_works_in_a_process() -> None:
+    """As in a notebook: the loop runs between the lines, and the class is nowhere to be imported from."""
+    command = [sys.executable, "-m", "asyncio"]
+    result = subprocess.run(command, input=SESSION, capture_output=True, text=True, timeout=60, check=False)
+    assert "answer 42\n" in result.stdout, result.stderr
