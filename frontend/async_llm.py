@@ -20,7 +20,7 @@ from .engine_args import EngineArgs
 from .engine_client import ActorFigures, EngineClient, Health, RingFigures
 from .errors import EngineError, EngineNotReady
 from .figures import RequestFigures
-from .input_processor import EncodedPrompt, Message, Prompt
+from .input_processor import ChatPrompt, EncodedPrompt, EncodeJob, Message, Prompt
 from .outputs import RequestOutput
 from .request_state import RequestState
 from .request_stream import RequestStream
@@ -187,7 +187,7 @@ class AsyncLLM:
     async def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> EncodedPrompt:
         """Tokenise, off the event loop. ``add_special_tokens``: a text gets those that the model puts around it."""
         ready = await self._started()
-        return await asyncio.to_thread(ready.input.encode, prompt, add_special_tokens=add_special_tokens)
+        return await ready.encoding.encode(EncodeJob(prompt, add_special_tokens))
 
     async def encode_chat(
         self,
@@ -199,13 +199,8 @@ class AsyncLLM:
     ) -> EncodedPrompt:
         """Render and tokenise a chat, off the event loop."""
         ready = await self._started()
-        return await asyncio.to_thread(
-            ready.input.encode_chat,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            add_special_tokens=add_special_tokens,
-            variables=variables,
-        )
+        chat = ChatPrompt(messages, add_generation_prompt, variables)
+        return await ready.encoding.encode(EncodeJob(chat, add_special_tokens))
 
     def check(self, prompt: EncodedPrompt, params: SamplingParams, priority: int = 0) -> EncodedPrompt:
         """Refuse what `add_request` would refuse, without adding it. The prompt as it would run: truncated."""

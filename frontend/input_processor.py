@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 
 from ringcast.scheduler.messages import AddRequest, EngineInfo, SamplingRule, StopRule
 
-from .errors import InvalidRequest
+from .errors import FrontendError, InvalidRequest
 from .parameter_checks import below, integer
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
@@ -53,6 +53,23 @@ class EncodedPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages for the chat template, with its own arguments."""
+
+    messages: Sequence[Message]
+    add_generation_prompt: bool = True
+    variables: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeJob:
+    """A prompt to be tokenised."""
+
+    prompt: Prompt | ChatPrompt
+    add_special_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AdmissionLimits:
     """What the user who started the engine lets requests ask for; the model's own limits are `EngineInfo`'s."""
 
@@ -72,13 +89,7 @@ class InputProcessor:
 
         ``add_special_tokens``: a text gets those that the model puts around plain text.
         """
-        salt = None
-        if isinstance(prompt, Mapping):
-            prompt, salt = _from_mapping(prompt)
-        if isinstance(prompt, str):
-            token_ids = self._encode(prompt, "prompt", add_special_tokens) if prompt else []
-            return EncodedPrompt(prompt, _not_empty(token_ids), cache_salt=salt)
-        return EncodedPrompt(None, _not_empty(_checked_ids(prompt)), cache_salt=salt)
+        return _result(self.encode_all([EncodeJob(prompt, add_special_tokens)]))
 
     def encode_chat(
         self,
@@ -89,9 +100,58 @@ class InputProcessor:
         variables: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
         """Messages through the model's chat template, which writes the special tokens itself."""
-        text = self._tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, variables=variables)
-        token_ids = self._encode(text, "messages", add_special_tokens)
-        return EncodedPrompt(text, _not_empty(token_ids, "messages"), "messages")
+        return _result(
+            self.encode_all([EncodeJob(ChatPrompt(messages, add_generation_prompt, variables), add_special_tokens)])
+        )
+
+    def encode_all(self, jobs: Sequence[EncodeJob]) -> list[EncodedPrompt | FrontendError]:
+        """Each one's prompt, or what is wrong with it. Texts of the same kind are tokenised together."""
+        results: list[EncodedPrompt | FrontendError] = []
+        texts: dict[bool, list[int]] = {}
+        for job in jobs:
+            try:
+                prompt = self._read(job)
+            except FrontendError as error:
+                results.append(error)
+                continue
+            if prompt.text:
+                texts.setdefault(job.add_special_tokens, []).append(len(results))
+            results.append(prompt)
+        for add_special_tokens, places in texts.items():
+            self._tokenise(results, places, add_special_tokens)
+        return [_not_empty(result) if isinstance(result, EncodedPrompt) else result for result in results]
+
+    def _read(self, job: EncodeJob) -> EncodedPrompt:
+        """What was given, checked; a text without its ids yet."""
+        prompt, salt = job.prompt, None
+        if isinstance(prompt, ChatPrompt):
+            text = self._tokenizer.render_chat(
+                prompt.messages, add_generation_prompt=prompt.add_generation_prompt, variables=prompt.variables
+            )
+            return EncodedPrompt(text, [], "messages")
+        if isinstance(prompt, Mapping):
+            prompt, salt = _from_mapping(prompt)
+        if isinstance(prompt, str):
+            return EncodedPrompt(prompt, [], cache_salt=salt)
+        return EncodedPrompt(None, _checked_ids(prompt), cache_salt=salt)
+
+    def _tokenise(
+        self, results: list[EncodedPrompt | FrontendError], places: Sequence[int], add_special_tokens: bool
+    ) -> None:
+        """Give the prompts at ``places``, which have texts, their ids; all together, or if one is bad each alone."""
+        prompts = [result for place in places if isinstance(result := results[place], EncodedPrompt)]
+        try:
+            texts = [prompt.text or "" for prompt in prompts]
+            all_ids = self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+        except InvalidRequest as error:
+            if len(places) > 1:
+                for place in places:
+                    self._tokenise(results, [place], add_special_tokens)
+            else:
+                results[places[0]] = InvalidRequest(f"{prompts[0].param}: {error}", prompts[0].param)
+            return
+        for place, prompt, token_ids in zip(places, prompts, all_ids, strict=True):
+            results[place] = replace(prompt, token_ids=token_ids)
 
     def default_params(self) -> SamplingParams:
         """For callers that give none: the model's own defaults, else the neutral ones."""
@@ -182,12 +242,6 @@ class InputProcessor:
             for index, request_id in enumerate(ids)
         ]
 
-    def _encode(self, text: str, param: str, add_special_tokens: bool) -> list[int]:
-        try:
-            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"{param}: {error}", param) from error
-
     def _eos_token_ids(self, params: SamplingParams, info: EngineInfo) -> list[int]:
         return [] if params.ignore_eos else [i for i in self._tokenizer.eos_token_ids if i < info.vocab_size]
 
@@ -219,7 +273,10 @@ class InputProcessor:
         sequences: dict[tuple[int, ...], None] = {}
         for word in params.bad_words or ():
             for text in (word.lstrip(), " " + word.lstrip()):
-                token_ids = self._encode(text, "bad_words", False)
+                try:
+                    token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+                except InvalidRequest as error:
+                    raise InvalidRequest(f"bad_words: {error}", "bad_words") from error
                 if token_ids and max(token_ids) < vocab_size:
                     sequences[tuple(token_ids)] = None
         return [list(sequence) for sequence in sequences]
@@ -263,10 +320,17 @@ def answer_seed(seed: int, index: int) -> int:
     return (seed + index + _SEED_RANGE // 2) % _SEED_RANGE - _SEED_RANGE // 2
 
 
-def _not_empty(token_ids: list[int], param: str = "prompt") -> list[int]:
-    if not token_ids:
-        raise InvalidRequest(f"{param} is empty: it must have at least one token", param)
-    return token_ids
+def _not_empty(prompt: EncodedPrompt) -> EncodedPrompt | FrontendError:
+    if not prompt.token_ids:
+        return InvalidRequest(f"{prompt.param} is empty: it must have at least one token", prompt.param)
+    return prompt
+
+
+def _result(results: list[EncodedPrompt | FrontendError]) -> EncodedPrompt:
+    (result,) = results
+    if isinstance(result, FrontendError):
+        raise result
+    return result
 
 
 def _checked_ids(prompt: object) -> list[int]:

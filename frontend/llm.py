@@ -204,7 +204,7 @@ async def _run_batch(
     advance: Callable[[], None],
 ) -> list[RequestOutput]:
     """Check everything, then run everything; abort what is left when something fails."""
-    prompts = [await encode() for encode in encoders]
+    prompts = await asyncio.gather(*(encode() for encode in encoders))
     batch = list(zip(prompts, params, priorities, strict=True))
     for prompt, each, priority in batch:
         llm.check(prompt, each, priority)

@@ -15,6 +15,7 @@ from ringcast.gpu.worker import Worker
 
 from .builtin_models import Progress
 from .detokenizer import TextDecoder
+from .encoding_queue import EncodingQueue
 from .engine import Engine
 from .engine_args import EngineArgs
 from .engine_client import EngineClient
@@ -42,6 +43,7 @@ class Running:
     tokenizer: Tokenizer
     decoder: TextDecoder
     input: InputProcessor
+    encoding: EncodingQueue
 
 
 async def find_parts(args: EngineArgs, progress: Progress | None) -> Parts:
@@ -70,4 +72,5 @@ async def start_parts(parts: Parts) -> Running:
         await asyncio.gather(starting, return_exceptions=True)
         await engine.close()
         raise
-    return Running(engine, table, tokenizer, decoder, InputProcessor(tokenizer, parts.limits))
+    processor = InputProcessor(tokenizer, parts.limits)
+    return Running(engine, table, tokenizer, decoder, processor, EncodingQueue(processor))

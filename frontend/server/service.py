@@ -56,10 +56,10 @@ class Service:
         """POST /v1/completions."""
         params = self._checked(body)
         add_special_tokens = body.add_special_tokens is not False
-        prompts = [
-            replace(await self._llm.encode(prompt, add_special_tokens=add_special_tokens), cache_salt=body.cache_salt)
-            for prompt in body.prompts()
-        ]
+        encoded = await asyncio.gather(
+            *(self._llm.encode(prompt, add_special_tokens=add_special_tokens) for prompt in body.prompts())
+        )
+        prompts = [replace(prompt, cache_salt=body.cache_salt) for prompt in encoded]
         envelope = Envelope("text_completion", self._model, "cmpl")
         style = self._style(body, params, chat=False)
         job = self._job(body, prompts, params, envelope, style, echoes=bool(body.echo), is_empty=body.max_tokens == 0)
