@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from .actor import Actor, BlockingActor, Mailbox, Msg, call, stream
 from .call_context import current_trace, deadline, trace
-from .context import Context, Watch
 from .errors import (
     ActorDied,
     ActorError,
@@ -20,12 +19,13 @@ from .errors import (
     RemoteError,
     StartFailed,
 )
-from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
 from .retry import retry
 from .spec import Restart, Spec, Where, here, process, spec
 
 if TYPE_CHECKING:
     from . import testing as testing
+    from .context import Context, Watch
+    from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
     from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
     from .program import run
@@ -34,14 +34,23 @@ if TYPE_CHECKING:
     from .system import System
 else:
     _MODULE_OF = {
+        "Context": "context",
+        "Died": "events",
         "Err": "group",
+        "Event": "events",
+        "GaveUp": "events",
         "Group": "group",
         "MailboxStatistics": "statistics",
         "Metric": "figures",
         "NodeStatistics": "statistics",
         "Ok": "group",
+        "Ready": "events",
+        "Restarting": "events",
+        "Stalled": "events",
+        "Stopped": "events",
         "Supervisor": "supervisor",
         "System": "system",
+        "Watch": "context",
         "metrics": "figures",
         "prometheus_text": "figures",
         "run": "program",
