@@ -29,6 +29,7 @@ from .engine_args import EngineArgs
 from .engine_client import ActorFigures, EngineSink, Health, RingFigures
 from .errors import EngineDead, EngineNotReady, EngineStartFailed
 from .journal import Journal
+from .step_parts import parts
 
 W = TypeVar("W", bound=WorkerInterface)
 
@@ -53,7 +54,10 @@ class Frontend(FrontendInterface):
 
     @rt.call
     async def deliver(self, outputs: StepOutputs) -> None:
-        self._on_outputs(outputs)
+        for part in parts(outputs):
+            self._on_outputs(part)
+            if part is not outputs:
+                await asyncio.sleep(0)
 
     @rt.call
     async def settle(self) -> None:

@@ -19,7 +19,7 @@ from .input_processor import EncodedPrompt
 from .outputs import CompletionOutput, FinishReason, LogprobsOfToken, RequestMetrics, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
 from .stop_strings import StopStrings
-from .token_logprobs import unpack
+from .token_logprobs import unpack, unpack_in_pieces
 
 
 class Answer:
@@ -138,6 +138,7 @@ class RequestState:
         self.request_id = request_id
         self.answers = [Answer(index, seed, params, decoder) for index, seed in enumerate(seeds)]
         self._prompt = prompt
+        self._packed_prompt_logprobs: messages.Logprobs | None = None  # until somebody takes them
         self._prompt_logprobs: list[LogprobsOfToken | None] | None = None
         self._text_of = decoder.token_text if params.detokenize else None
         self._kind = params.output_kind
@@ -165,7 +166,7 @@ class RequestState:
             self.fail(EngineError(f"request {self.request_id}: {output.error or 'failed in the engine'}"))
             return False
         if output.prompt_logprobs is not None:
-            self._prompt_logprobs = [None, *unpack(output.prompt_logprobs, self._text_of)]
+            self._packed_prompt_logprobs = output.prompt_logprobs
         abort = self.answers[index].update(output)
         if output.token_ids and self._first_token is None:
             self._first_token = time.monotonic()
@@ -190,6 +191,9 @@ class RequestState:
     async def next(self) -> RequestOutput:
         """The next result, as soon as there is one. Raises the `EngineError` that ended the request."""
         await self._news.wait()
+        if (packed := self._packed_prompt_logprobs) is not None:
+            self._prompt_logprobs = [None, *await unpack_in_pieces(packed, self._text_of)]
+            self._packed_prompt_logprobs = None
         self._news.clear()
         if self._error is not None:
             self._news.set()
