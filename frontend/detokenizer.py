@@ -1,8 +1,9 @@
 """Token ids to text, piece by piece, exact for any bytes. One `Detokenizer` a running answer.
 
 `TextDecoder` picks the way once per model: byte-level tokenizers have a table from id to bytes and a UTF-8
-decoder does the rest; others are decoded in a small window whose text is compared with itself. Either way
-the pieces put together equal the decode of all ids.
+decoder does the rest; others are decoded in a small window whose text is compared with itself. Either way the pieces
+put together equal the decode of all ids. One exception: a byte-fallback decoder makes a whole run of byte tokens U+FFFD
+when it is broken anywhere; characters of it that were out by then stay.
 """
 
 from __future__ import annotations
