@@ -25,6 +25,19 @@ pytestmark = pytest.mark.timeout(180)
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False)
 SHORT = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
 SEEDED = [SamplingParams(temperature=0.9, top_p=0.95, seed=seed, max_tokens=40, ignore_eos=True) for seed in range(4)]
+# What depends on all tokens before, and what is told beside the tokens.
+TOLD = SamplingParams(
+    temperature=0.8,
+    seed=5,
+    presence_penalty=0.5,
+    frequency_penalty=0.4,
+    repetition_penalty=1.2,
+    logprobs=2,
+    prompt_logprobs=1,
+    max_tokens=40,
+    ignore_eos=True,
+    detokenize=False,
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +79,8 @@ def num_generated_tokens(llm: LLM) -> int:
 def test_a_kill_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM, victims: list[str]) -> None:
     prompts = [prompt(number, 10 + 30 * number) for number in range(8)]
     several = SamplingParams(temperature=0.9, seed=9, max_tokens=40, ignore_eos=True, detokenize=False, n=2)
-    params = [GREEDY, *SEEDED, GREEDY, several, GREEDY]
-    undisturbed = tokens(llm.generate(prompts, params))
+    params = [GREEDY, *SEEDED, TOLD, several, GREEDY]
+    undisturbed = llm.generate(prompts, params)
     seed = time.time_ns()
     print("seed", seed)  # of the moment of the kill, should it fail
     before = llm.statistics()
@@ -79,8 +92,11 @@ def test_a_kill_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM, victims:
             time.sleep(0.002)
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
-        disturbed = tokens(running.result())
-    assert disturbed == undisturbed
+        disturbed = running.result()
+    assert tokens(disturbed) == tokens(undisturbed)
+    assert disturbed[5].outputs[0].logprobs == undisturbed[5].outputs[0].logprobs
+    assert disturbed[5].prompt_logprobs == undisturbed[5].prompt_logprobs
+    assert len(undisturbed[5].prompt_logprobs or []) == len(prompts[5])
     after = llm.statistics()
     assert (after.num_failed, after.num_free_blocks) == (0, after.num_blocks)
     now = engine_of(llm).pids()

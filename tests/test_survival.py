@@ -194,7 +194,7 @@ async def many_streams(server: Server, at_chunk: int, disturb: Callable[[], None
         chunks = await client.completions.create(
             model="smollm2",
             prompt=f"Story number {number}: once upon a time " * (1 + number % 3),
-            max_tokens=16 + number // 2,
+            max_tokens=8 + number // 2,
             temperature=0.8 if number % 2 else 0,
             seed=number,
             stream=True,
@@ -253,7 +253,7 @@ def test_kills_of_core_and_worker_are_a_pause_for_32_streams_and_health_tells_th
                 processes[name].kill()
 
         with HealthWatch(server.port) as watch:
-            assert asyncio.run(many_streams(server, 300, kill)) == undisturbed, victims
+            assert asyncio.run(many_streams(server, 200, kill)) == undisturbed, victims
             wait_until(lambda watch=watch: watch.changes[-1] == 200, 30, "ready again")
         # Until the death is noticed it may say 200. From then on never, until all is back, and then it stays so.
         assert watch.changes == [200, 503, 200], victims
@@ -300,12 +300,12 @@ async def wave(server: Server, num_clients: int, draw: random.Random) -> tuple[d
     stayed: dict[int, str] = {}
     left: dict[int, str] = {}
     leaving = set(draw.sample(range(num_clients), num_clients // 3))
-    leave_at = {number: draw.choice([None, *range(12)]) for number in leaving}  # None: before anything comes
+    leave_at = {number: draw.choice([None, *range(8)]) for number in leaving}  # None: before anything comes
 
     async def one(http: httpx.AsyncClient, number: int) -> None:
         body = {
             "prompt": f"Number {number} of many, and " + "once more " * (number % 9),
-            "max_tokens": 12 + number % 5,
+            "max_tokens": 8 + number % 5,
             "temperature": 0,
             "stream": True,
             "ignore_eos": True,

@@ -51,7 +51,7 @@ from .tokenization import (
 from .traffic import Traffic
 from .ui import ui
 
-_ALL = (400, 401, 404, 413, 429, 500, 503, 504)
+_ALL = (400, 401, 404, 408, 413, 429, 500, 503, 504)
 
 log = logging.getLogger("ringcast.server")
 

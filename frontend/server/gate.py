@@ -32,6 +32,7 @@ from .ui import OPEN_PATHS as UI_FILES
 
 OPEN_PATHS = ("/health", "/health/ready", "/health/live", "/metrics", *UI_FILES)
 _DRAIN_RETRY_S = 5  # until a successor, or another server, may be there
+_BODY_S = 60.0  # what a client gets to send the body of its request, which counts as being answered meanwhile
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
@@ -88,8 +89,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         assert not isinstance(timeout_s, ErrorReply)
-        if "content-length" not in headers:
-            receive = _bounded(receive, self._settings.max_body_bytes)
+        receive = _bounded(receive, self._settings.max_body_bytes)
         self._traffic.enter()
         token = None
         if timeout_s is not None:
@@ -160,12 +160,21 @@ def _trace(headers: Headers) -> Any:
 
 
 def _bounded(receive: Receive, max_body_bytes: int) -> Receive:
-    """For bodies whose length nobody announced."""
-    size_bytes = 0
+    """``receive`` that refuses a body which turns out too large, or does not come in time."""
+    size_bytes, is_whole = 0, False
+    in_time = asyncio.get_running_loop().time() + _BODY_S
 
     async def bounded() -> Message:
-        nonlocal size_bytes
-        message = await receive()
+        nonlocal size_bytes, is_whole
+        if is_whole:  # all that can come is the client's leaving
+            return await receive()
+        try:
+            async with asyncio.timeout_at(in_time):
+                message = await receive()
+        except TimeoutError:
+            text = f"the body did not come within {_BODY_S:g} s: send it faster"
+            raise HTTPException(408, text, {"connection": "close"}) from None
+        is_whole = not message.get("more_body", False)
         size_bytes += len(message.get("body", b""))
         if size_bytes > max_body_bytes:
             raise HTTPException(413, _too_large(max_body_bytes).message, {"connection": "close"})

@@ -192,6 +192,7 @@ def documented(success: type[BaseModel], *errors: int, streams: bool = False) ->
         400: "The request is wrong: `param` names what.",
         401: "The server asks for an API key, and this is none.",
         404: "No such model is served here.",
+        408: "The body did not come in time.",
         413: "The body is too large.",
         429: "Too many requests are being answered: come again after `Retry-After` seconds.",
         500: "The request failed in the engine.",
