@@ -1,4 +1,4 @@
-"""Deltas put together are the full decode: for any text and tokens, any number of them a step, any pace of the reader."""
+"""Deltas put together are the full decode: any text and tokens, any number of them a step, any pace of the reader."""
 
 from __future__ import annotations
 
