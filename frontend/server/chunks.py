@@ -14,6 +14,7 @@ from typing import Any
 
 from ..outputs import CompletionOutput, LogprobsOfToken, RequestOutput
 from .logprob_json import CompletionLogprobs, TokenNames, chat_logprobs
+from .sse import event, json_text
 
 
 @dataclass
@@ -122,6 +123,30 @@ class ChunkWriter:
         self._style = style
         self._more: dict[str, object] = {"usage": None} if usage else {}
         self._choices: dict[int, Choice] = {}
+        self._is_plain = style.names is None and not style.token_ids
+        self._around_text: dict[int, tuple[bytes, bytes]] = {}  # of a plain chunk's JSON, by choice
+
+    def events(
+        self, answer: CompletionOutput, index: int, echo: Echo | None = None, prompt_token_ids: list[int] | None = None
+    ) -> Iterator[bytes]:
+        """`chunks` as server-sent events. Nearly all are a bit of text: of those only the text is encoded anew."""
+        if self._is_plain and answer.finish_reason is None and index in self._choices:
+            if answer.text:
+                yield self._text_event(index, answer.text)
+            return
+        for chunk in self.chunks(answer, index, echo, prompt_token_ids):
+            yield event(chunk)
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        around = self._around_text.get(index)
+        if around is None:
+            mark = "\0"  # behind the text there is none
+            before, _, after = event(self._chunk(index, self._content(mark))).rpartition(json_text(mark))
+            around = self._around_text[index] = (before, after)
+        return around[0] + json_text(text) + around[1]
+
+    def _content(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}} if self._style.chat else {"text": text}
 
     def chunks(
         self, answer: CompletionOutput, index: int, echo: Echo | None = None, prompt_token_ids: list[int] | None = None
@@ -133,7 +158,7 @@ class ChunkWriter:
             yield from self._beginning(choice, index, echo, prompt_token_ids)
         tells_tokens = style.token_ids or style.names is not None
         if answer.text or (tells_tokens and answer.token_ids):
-            content = {"delta": {"content": answer.text}} if style.chat else {"text": answer.text}
+            content = self._content(answer.text)
             ids = {"token_ids": answer.token_ids} if style.token_ids else {}
             yield self._chunk(index, {**content, **ids}, choice.logprobs(answer.token_ids, answer.logprobs))
         if answer.finish_reason is not None:

@@ -8,7 +8,6 @@ waits for it, so that a request that fails early gets its real status.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 
 from .errors import error_reply
 from .request_context import DeadlinePassed, seconds_left
+from .sse import event
 
 T = TypeVar("T")
 Message = MutableMapping[str, Any]
@@ -27,11 +27,6 @@ DONE = b"data: [DONE]\n\n"
 CLIENT_CLOSED_REQUEST = 499  # nobody sees it but the access log
 
 log = logging.getLogger("ringcast.server")
-
-
-def event(data: object) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
 async def answer_or_disconnect(receive: Receive, work: Awaitable[Response]) -> Response:

@@ -21,10 +21,11 @@ from ..outputs import LogprobsOfToken, RequestOutput
 from ..request_stream import RequestStream
 from ..sampling_params import SamplingParams
 from .chunks import Choice, ChunkWriter, Echo, Envelope, Style, Usage, count, without_tokens
-from .delivery import EventStream, Receive, answer_or_disconnect, event
+from .delivery import EventStream, Receive, answer_or_disconnect
 from .errors import UnknownModel
 from .logprob_json import TokenNames, prompt_logprobs
 from .protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest, plain_messages
+from .sse import event
 
 PromptLogprobs = Sequence[LogprobsOfToken | None]
 
@@ -172,7 +173,10 @@ class Service:
         async with self._admitted(job) as streams:
             usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in job.prompts)
             echoes: dict[int, Echo] = {}
-            async with aclosing(_with_prompt_logprobs_first(job, _merged(streams))) as outputs:
+            outputs = _merged(streams)
+            if job.echoes and job.style.names is not None:
+                outputs = _with_prompt_logprobs_first(job, outputs)
+            async with aclosing(outputs):
                 async for number, output in outputs:
                     prompt = job.prompts[number]
                     if job.is_empty:
@@ -183,8 +187,8 @@ class Service:
                     for answer in output.outputs:
                         usage.completion_tokens += len(answer.token_ids)
                         index = number * job.params.n + answer.index
-                        for chunk in writer.chunks(answer, index, echoes.get(number), prompt_token_ids):
-                            yield event(chunk)
+                        for data in writer.events(answer, index, echoes.get(number), prompt_token_ids):
+                            yield data
         if job.include_usage:
             yield event(writer.usage_chunk(usage))
 
@@ -235,7 +239,7 @@ async def _with_prompt_logprobs_first(
 ) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """Hold what comes before an echo's log-probabilities: one of n answers computes them, others may be faster."""
     held: dict[int, list[RequestOutput]] = {}
-    waiting = set(range(len(job.prompts))) if job.echoes and job.style.names is not None else set()
+    waiting = set(range(len(job.prompts)))
     async with aclosing(outputs):
         async for number, output in outputs:
             if number in waiting and output.prompt_logprobs is None:
