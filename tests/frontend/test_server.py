@@ -322,6 +322,15 @@ def test_errors_are_the_clients_typed_exceptions(client: openai.OpenAI, engine: 
         client.chat.completions.create(model="smollm2", messages=HI, tools=[{"type": "function"}])  # type: ignore
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="smollm2", input="x")
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="smollm2", prompt="x", logit_bias={"49152": 1})
+    assert (caught.value.param, caught.value.code, caught.value.type) == (
+        "logit_bias", "invalid_value", "invalid_request_error"
+    )  # fmt: skip
+    engine.state = Health("dead", "the worker is gone for good")
+    with pytest.raises(openai.InternalServerError, match="the worker is gone for good"):
+        client.completions.create(model="smollm2", prompt="x")
+    engine.state = Health("ready")
 
 
 def test_models_are_listed(client: openai.OpenAI, server: ServerThread) -> None:
