@@ -23,8 +23,8 @@ METHOD: Final = (
     "The public `LLM` with its worker, the worker's spare and the engine core in processes of their own. Waves of 500 "
     "requests: prompts of 1 to 20 random tokens, 1 to 4 new tokens, every second one seeded, none asked for again. "
     "512 KV blocks, which the first waves fill: memory for blocks is taken when they are first written.",
-    "Resident memory is read between waves; its slope is the least-squares line through the last three quarters of the "
-    "waves: what comes in the first quarter (pools, rings and the allocator fill up) is given apart.",
+    "Resident memory is read between waves; its slope is the least-squares line through the second half of the waves: "
+    "what comes in the first half (pools, rings and buffers for ever larger steps fill up) is given apart.",
     "Idle: nothing is asked for; processor time of all processes of the engine together, this one included, in slices "
     "of a tenth of the time.",
 )
@@ -83,7 +83,7 @@ def _wave(number: int) -> tuple[list[list[int]], list[SamplingParams]]:
 
 def _fill(report: Report, memory: list[dict[str, int]], idle: Figure) -> None:
     rows: list[tuple[Cell, ...]] = []
-    first = len(memory) // 4
+    first = len(memory) // 2
     for name in memory[-1]:
         sizes = [at[name] for at in memory if name in at]
         late = sizes[-(len(memory) - first) :]
@@ -93,7 +93,7 @@ def _fill(report: Report, memory: list[dict[str, int]], idle: Figure) -> None:
         if "spare" not in name:
             slope = Figure((slope_kib,), "KiB")
             report.targets.append(Target(f"{name}: more memory after 1,000 requests", slope, SLOPE_LIMIT_KIB))
-    columns = ("process", "at the start", "after a quarter", "at the end", "slope for 1,000 requests")
+    columns = ("process", "at the start", "after a half", "at the end", "slope for 1,000 requests")
     report.tables.append(Table("Resident memory", columns, tuple(rows)))
     report.tables.append(Table("Idle", ("what", "value"), (("processor time of all processes", idle),)))
     report.targets.append(Target("idle: processor time of the whole engine", idle, IDLE_LIMIT_PERCENT))
