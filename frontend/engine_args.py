@@ -24,7 +24,8 @@ class EngineArgs:
     quarter of the free memory, at most 4 GiB). ``num_threads`` are the worker's (None: one per CPU).
     ``enable_prefix_caching``: requests that begin alike share KV blocks. ``scheduling_policy`` "fcfs" takes requests in
     the order of their arrival, "priority" those of the lowest ``priority`` first. ``max_logprobs`` bounds what requests
-    may ask for as ``logprobs`` and ``prompt_logprobs`` (-1: no bound).
+    may ask for as ``logprobs`` and ``prompt_logprobs`` (-1: no bound). ``quantization`` "gguf" keeps a GGUF file's
+    blocks of Q4_0, Q4_1 and Q8_0 packed (less memory, faster steps); "none" dequantises them at the start.
     """
 
     model: str = "smollm2"
@@ -39,6 +40,7 @@ class EngineArgs:
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
     max_logprobs: int = 20
+    quantization: str = "none"
 
     def __post_init__(self) -> None:
         integer("max_logprobs", self.max_logprobs, -1, MAX_TOKEN_ID)
@@ -69,4 +71,5 @@ class EngineArgs:
             dtype=self.dtype,
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
             num_threads=self.num_threads or 0,
+            quantization=self.quantization,
         )

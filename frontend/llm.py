@@ -47,7 +47,7 @@ class LLM:
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
-        max_num_batched_tokens: int = 2048,
+        max_num_batched_tokens: int = 512,
         block_size: int = 16,
         num_kv_blocks: int | None = None,
         kv_cache_memory_bytes: int | None = None,
@@ -55,6 +55,7 @@ class LLM:
         enable_prefix_caching: bool = True,
         scheduling_policy: str = "fcfs",
         max_logprobs: int = 20,
+        quantization: str = "none",
     ) -> None:
         """The arguments are those of `EngineArgs`; errors are those of `AsyncLLM.start`."""
         args = EngineArgs(
@@ -70,6 +71,7 @@ class LLM:
             enable_prefix_caching=enable_prefix_caching,
             scheduling_policy=scheduling_policy,
             max_logprobs=max_logprobs,
+            quantization=quantization,
         )
         with download_progress() as progress:
             self._open(AsyncLLM(args, progress=progress))

@@ -108,7 +108,11 @@ class KVManager:
         request.next_record_at = (chain.num_recorded + 1) * self.block_size
 
     def free(self, request: Request) -> None:
-        """Take back every block of ``request``; those that a step in flight may write are reused after it."""
+        """Take back every block of ``request``; those that a step in flight may write are reused after it.
+
+        What another request's step in flight only reads, since they shared it, may be reused at once: the worker runs
+        steps in order, so the read is over before the next write.
+        """
         if request.num_computed_tokens >= request.next_record_at:
             self.record(request)
         is_in_flight = min(request.last_step, self._latest_step) > self._acknowledged_step

@@ -32,6 +32,7 @@ _ENGINE: dict[str, tuple[Any, str]] = {
     "num_threads": (int | None, "Threads of the worker. (Default: one per CPU.)"),
     "enable_prefix_caching": (bool, "Whether requests that begin alike share KV blocks."),
     "scheduling_policy": (str, "fcfs: who came first. priority: the lowest `priority` of a request first."),
+    "quantization": (str, "gguf: blocks of a GGUF file stay packed. none: they are dequantised."),
     "max_logprobs": (int, "Most log-probabilities a token that a request may ask for; -1: no bound."),
 }
 _SAMPLING: dict[str, tuple[Any, Any, str]] = {

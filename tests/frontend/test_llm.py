@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import inspect
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from frontend_fakes import FakeEngine
@@ -161,3 +164,16 @@ def test_a_failed_start_leaves_no_thread(smollm2: Tokenizer) -> None:
     with pytest.raises(ModelNotFound, match="nosuch"):
         LLM("nosuch")
     assert not any(thread.name == "ringcast LLM" for thread in threading.enumerate())
+
+
+def test_the_constructor_takes_every_engine_argument_with_its_default() -> None:
+    parameters = inspect.signature(LLM).parameters
+    assert {name: parameters[name].default for name in parameters} == {
+        field.name: field.default for field in dataclasses.fields(EngineArgs)
+    }
+
+
+def test_quantization_reaches_the_worker() -> None:
+    assert EngineArgs(quantization="gguf").worker_config(Path("x.gguf")).quantization == "gguf"
+    with pytest.raises(ValueError, match=r"quantization is 'int3': use one of none, gguf"):
+        EngineArgs(quantization="int3").worker_config(Path("x.gguf"))
