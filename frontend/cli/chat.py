@@ -8,17 +8,30 @@ from dataclasses import replace
 from ..engine_args import EngineArgs
 from ..errors import InvalidRequest
 from ..sampling_params import RequestOutputKind, SamplingParams
+from .history import typed_lines
 from .options import SamplingOptions
 from .session import Session
 
 DEFAULT_MAX_TOKENS = 512
-_HELP = "Ctrl-C stops an answer, /clear starts a new conversation, Ctrl-D or /exit ends."
+_HELP = (
+    "Ctrl-C stops an answer, /clear starts a new conversation, Ctrl-D or /exit ends. "
+    'A message of several lines begins and ends with """.'
+)
+_QUOTES = '"""'
 
 Messages = list[dict[str, str]]
 
 
-def chat(once: str | None, system: str | None, args: EngineArgs, sampling: SamplingOptions, quiet: bool) -> None:
-    """Answers go to stdout, everything else to stderr."""
+def chat(
+    once: str | None,
+    system: str | None,
+    args: EngineArgs,
+    sampling: SamplingOptions,
+    quiet: bool,
+    *,
+    keeps_history: bool = True,
+) -> None:
+    """Answers go to stdout, everything else to stderr. ``keeps_history``: of what was typed at a terminal."""
     sampling.params({}, DEFAULT_MAX_TOKENS)  # refuse wrong values before anything is loaded
     opening: Messages = [{"role": "system", "content": system}] if system is not None else []
     if once is not None and not once.strip():
@@ -27,7 +40,8 @@ def chat(once: str | None, system: str | None, args: EngineArgs, sampling: Sampl
         defaults = sampling.params(session.model_defaults(), DEFAULT_MAX_TOKENS)
         params = replace(defaults, output_kind=RequestOutputKind.DELTA)
         if once is None:
-            _converse(session, opening, params)
+            with typed_lines(keeps_history and sys.stdin.isatty()):
+                _converse(session, opening, params)
             return
         answer = session.say([*opening, {"role": "user", "content": once}], params)
         if not quiet:
@@ -35,15 +49,13 @@ def chat(once: str | None, system: str | None, args: EngineArgs, sampling: Sampl
 
 
 def _converse(session: Session, opening: Messages, params: SamplingParams) -> None:
-    import readline  # noqa: F401 - line editing and history for input()
-
     sign = "> " if sys.stdin.isatty() else ""
     if sign:
         print(_HELP, file=sys.stderr)
     messages = list(opening)
     while True:
         try:
-            text = input(sign).strip()
+            text = _message(sign)
         except (EOFError, KeyboardInterrupt):
             if sign:
                 print(file=sys.stderr)
@@ -56,6 +68,18 @@ def _converse(session: Session, opening: Messages, params: SamplingParams) -> No
             print(_HELP, file=sys.stderr)
         elif text:
             _turn(session, messages, text, params)
+
+
+def _message(sign: str) -> str:
+    """What was typed: a line, or the lines between triple quotes. EOFError at the end of the input."""
+    text = input(sign).strip()
+    if not text.startswith(_QUOTES):
+        return text
+    lines = [text.removeprefix(_QUOTES)]
+    while not lines[-1].rstrip().endswith(_QUOTES):
+        lines.append(input("… " if sign else ""))
+    lines[-1] = lines[-1].rstrip().removesuffix(_QUOTES)
+    return "\n".join(lines).strip()
 
 
 def _turn(session: Session, messages: Messages, text: str, params: SamplingParams) -> None:

@@ -1,35 +1,98 @@
-"""``ringcast generate``: continue a text."""
+"""``ringcast generate``: continue one text while it comes, or many at the same time."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
 
 import typer
 
 from ..engine_args import EngineArgs
+from ..errors import FrontendError
+from ..outputs import RequestOutput
+from ..progress import request_progress
 from ..sampling_params import RequestOutputKind
+from .errors import FAILED
 from .options import SamplingOptions
+from .prompts import Prompt, read_prompts
 from .session import Session
 
 DEFAULT_MAX_TOKENS = 128
 
 
-def generate(prompt: str | None, args: EngineArgs, sampling: SamplingOptions, quiet: bool) -> None:
-    """Print the continuation to stdout, and a line of figures to stderr."""
-    text = _prompt(prompt)
+def generate(
+    prompt: str | None,
+    args: EngineArgs,
+    sampling: SamplingOptions,
+    quiet: bool,
+    *,
+    file: Path | None = None,
+    jsonl: bool = False,
+    output_format: str | None = None,
+    output: Path | None = None,
+) -> None:
+    """Answers to stdout or ``output``, in the order of the prompts; figures and progress to stderr.
+
+    ``output_format`` is "text" or "jsonl"; None: as the prompts came.
+    """
+    prompts = read_prompts(prompt, file, jsonl=jsonl)
     sampling.params({}, DEFAULT_MAX_TOKENS)  # refuse wrong values before anything is loaded
-    with Session(args) as session:
+    as_json = output_format == "jsonl" if output_format is not None else jsonl
+    with _opened(output) as out, Session(args) as session:
         params = sampling.params(session.model_defaults(), DEFAULT_MAX_TOKENS)
-        answer = session.say(text, replace(params, output_kind=RequestOutputKind.DELTA))
-        if not quiet:
-            print(answer.figures(session.ring_figures(), session.start_s), file=sys.stderr)
+        if len(prompts) == 1 and not as_json:
+            answer = session.say(prompts[0], replace(params, output_kind=RequestOutputKind.DELTA), out)
+            if not quiet:
+                print(answer.figures(session.ring_figures(), session.start_s), file=sys.stderr)
+            return
+
+        num_failed = 0
+
+        def tell(index: int, result: RequestOutput | FrontendError) -> None:
+            nonlocal num_failed
+            num_failed += isinstance(result, FrontendError)
+            _write(out, index, prompts[index], result, as_json)
+
+        with request_progress(len(prompts), show=not quiet) as advance:
+            params = replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+            session.all_of(prompts, params, tell, advance)
+    if num_failed:
+        print(f"ringcast: {num_failed} of {len(prompts)} prompts failed", file=sys.stderr)
+        raise typer.Exit(FAILED)
 
 
-def _prompt(prompt: str | None) -> str:
-    """The argument, or standard input where there is none or it is ``-``."""
-    if prompt is not None and prompt != "-":
-        return prompt
-    if prompt is None and sys.stdin.isatty():
-        raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
-    return sys.stdin.read()
+def _write(out: TextIO, index: int, prompt: Prompt, result: RequestOutput | FrontendError, as_json: bool) -> None:
+    if isinstance(result, FrontendError):
+        line = {"index": index, "prompt": prompt, "error": str(result)}
+        if not as_json:
+            print(f"ringcast: prompt {index}: {result}", file=sys.stderr)
+    else:
+        answer = result.outputs[0]
+        line = {
+            "index": index,
+            "prompt": prompt,
+            "text": answer.text,
+            "finish_reason": answer.finish_reason,
+            "prompt_tokens": len(result.prompt_token_ids),
+            "completion_tokens": len(answer.token_ids),
+        }
+        if not as_json:
+            out.write(answer.text + "\n")
+    if as_json:
+        out.write(json.dumps(line, ensure_ascii=False) + "\n")
+    out.flush()
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[TextIO]:
+    """Before anything is loaded, so that a path that cannot be written is told at once."""
+    if path is None:
+        yield sys.stdout
+        return
+    with path.open("w") as file:
+        yield file

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..engine_args import EngineArgs
+from .command import Command, Config
 from .errors import fail, one_line_errors
 from .options import SamplingOptions, engine_options, sampling_options
 from .requirements import ENGINE_PACKAGES, SERVER_PACKAGES, missing, missing_line
 
 app = typer.Typer(
     name="ringcast",
-    help="LLM inference on shared-memory rings: generate, chat, serve.",
+    help="LLM inference on shared-memory rings: generate, chat, serve.\n\n"
+    "Every option can be given as RINGCAST_OPTION_NAME, too; those of generate, chat and serve in a --config file.\n\n"
+    "Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 stopped by Ctrl-C.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,25 +28,48 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and debugg
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line of figures at the end.")]
 
 
-@app.command()
+@app.command(cls=Command)
 @engine_options
 @sampling_options
 def generate(
     args: EngineArgs,
     sampling: SamplingOptions,
     prompt: Annotated[str | None, typer.Argument(help="The text to continue; - or nothing reads stdin.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Continue this file.", exists=True)] = None,
+    jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help='File or stdin has a prompt a line: {"prompt": ...} or {"messages": [...]}.'),
+    ] = False,
+    output_format: Annotated[
+        str | None, typer.Option("--format", help="text or jsonl. (Default: jsonl with --jsonl, else text.)")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of stdout.")] = None,
+    config: Config = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Continue a text: the continuation to stdout, a line of figures to stderr."""
+    """Continue a text, or many: answers to stdout, progress and a line of figures to stderr.
+
+    Examples:
+
+      ringcast generate "The capital of France is" --max-tokens 8
+
+      ringcast generate --file story.txt -m ./model.gguf --temperature 0.8
+
+      ringcast generate --jsonl --file prompts.jsonl --output answers.jsonl
+
+    With several prompts one that is refused gets an "error" line, and the exit code is 1.
+    """
     with one_line_errors(debug):
         _need(ENGINE_PACKAGES)
         from .generate import generate as run
 
-        run(prompt, args, sampling, quiet)
+        if output_format not in (None, "text", "jsonl"):
+            raise typer.BadParameter(f"{output_format!r} is neither text nor jsonl", param_hint="--format")
+        run(prompt, args, sampling, quiet, file=file, jsonl=jsonl, output_format=output_format, output=output)
 
 
-@app.command()
+@app.command(cls=Command)
 @engine_options
 @sampling_options
 def chat(
@@ -52,18 +79,29 @@ def chat(
         str | None, typer.Option("--once", "-p", help="Answer this one message, print figures, and end.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
+    history: Annotated[bool, typer.Option(help="Keep what you typed for the next time.")] = True,
+    config: Config = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Talk with a model. Ctrl-C stops an answer, Ctrl-D ends."""
+    """Talk with a model. Ctrl-C stops an answer, Ctrl-D ends; \"\"\" begins and ends a message of several lines.
+
+    Examples:
+
+      ringcast chat
+
+      ringcast chat --system "Answer in one sentence." --temperature 0.7
+
+      ringcast chat --once "What is the capital of France?"
+    """
     with one_line_errors(debug):
         _need(ENGINE_PACKAGES)
         from .chat import chat as run
 
-        run(once, system, args, sampling, quiet)
+        run(once, system, args, sampling, quiet, keeps_history=history)
 
 
-@app.command()
+@app.command(cls=Command)
 @engine_options
 def serve(
     args: EngineArgs,
@@ -92,9 +130,21 @@ def serve(
     ] = 0.0,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    config: Config = None,
     debug: Debug = False,
 ) -> None:
-    """Serve OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models; and /health/ready, /metrics."""
+    """Serve OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models; and /health/ready, /metrics, /ui/.
+
+    Examples:
+
+      ringcast serve
+
+      ringcast serve -m ./model.gguf --served-model-name mine --host 0.0.0.0 --api-key "$KEY"
+
+      ringcast serve --config serve.yaml
+
+    The first SIGTERM or Ctrl-C lets running answers finish (exit code 0), the second stops at once.
+    """
     with one_line_errors(debug):
         _need(ENGINE_PACKAGES + SERVER_PACKAGES)
         if log_level not in ("debug", "info", "warning", "error"):
@@ -122,7 +172,7 @@ def serve(
         )
 
 
-@app.command()
+@app.command(cls=Command)
 def top(
     pid: Annotated[
         int | None, typer.Argument(help="A system's first process. (Default: all that can be seen.)")
@@ -138,7 +188,60 @@ def top(
         raise typer.Exit(watch(pid, interval, count))
 
 
-@app.command()
+@app.command(cls=Command)
+def bench(
+    url: Annotated[str, typer.Argument(help="A running server.")] = "http://127.0.0.1:8000/v1",
+    model: Annotated[str | None, typer.Option(help="Its served name. (Default: the first it lists.)")] = None,
+    concurrency: Annotated[int, typer.Option(help="Requests at the same time.", min=1)] = 8,
+    rate: Annotated[
+        float | None, typer.Option(help="Instead: requests a second, at random moments.", min=0.001)
+    ] = None,
+    requests: Annotated[int, typer.Option(help="How many.", min=1)] = 64,
+    prompt_words: Annotated[int, typer.Option(help="Words of a prompt.", min=0)] = 32,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer.", min=1)] = 64,
+    seed: Annotated[int, typer.Option(help="Of the prompts: with the same one a prefix cache may help.")] = 0,
+    api_key: Annotated[str | None, typer.Option(help="The server's key.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Figures as JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Load a running OpenAI-compatible server, ringcast's or another, and show tokens/s, TTFT, TPOT and ITL.
+
+    Examples:
+
+      ringcast bench
+
+      ringcast bench http://127.0.0.1:8001/v1 --concurrency 32 --requests 256
+
+      ringcast bench --rate 5 --json
+    """
+    with one_line_errors(debug):
+        _need(("httptools",))
+        from .bench import bench as run
+
+        run(
+            url,
+            model=model,
+            concurrency=concurrency,
+            rate=rate,
+            requests=requests,
+            prompt_words=prompt_words,
+            max_tokens=max_tokens,
+            seed=seed,
+            api_key=api_key,
+            as_json=as_json,
+        )
+
+
+@app.command("collect-env", cls=Command)
+def collect_env(debug: Debug = False) -> None:
+    """Print what a report about a fault should tell of this machine. Keys and tokens are left out."""
+    with one_line_errors(debug):
+        from .collect_env import collect_env as run
+
+        run()
+
+
+@app.command(cls=Command)
 def pull(
     name: Annotated[str, typer.Argument(help="A built-in name or a hub id.")] = "smollm2", debug: Debug = False
 ) -> None:
@@ -149,7 +252,7 @@ def pull(
         run(name)
 
 
-@app.command()
+@app.command(cls=Command)
 def models(debug: Debug = False) -> None:
     """List the models that have a built-in name or are in the hub's cache."""
     with one_line_errors(debug):
@@ -158,7 +261,7 @@ def models(debug: Debug = False) -> None:
         run()
 
 
-@app.command()
+@app.command(cls=Command)
 def version() -> None:
     """Print ringcast's version."""
     import ringcast

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TextIO
 
 from ..async_llm import AsyncLLM
 from ..engine_args import EngineArgs
 from ..engine_client import RingFigures
+from ..errors import FrontendError, InvalidRequest
 from ..input_processor import Message
 from ..loop_thread import LoopThread
 from ..model_source import resolve_model
-from ..outputs import RequestMetrics
+from ..outputs import RequestMetrics, RequestOutput
 from ..progress import download_progress
 from ..sampling_params import SamplingParams
+
+_MOST_UNDER_WAY = 512
 
 
 class Session:
@@ -47,15 +52,61 @@ class Session:
         """The sampling defaults of the model itself."""
         return self._llm.tokenizer.generation.sampling_defaults()
 
-    def say(self, prompt: str | Sequence[Message], params: SamplingParams) -> Answer:
-        """Print the answer to stdout as it comes."""
-        return self._thread.run(self._say(prompt, params))
+    def say(self, prompt: str | Sequence[Message], params: SamplingParams, out: TextIO | None = None) -> Answer:
+        """Print the answer to ``out`` (None: stdout) as it comes."""
+        return self._thread.run(self._say(prompt, params, out or sys.stdout))
+
+    def all_of(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        params: SamplingParams,
+        on_result: Callable[[int, RequestOutput | FrontendError], None],
+        on_done: Callable[[], None],
+    ) -> None:
+        """Run all, a few hundred at the same time. ``on_result`` gets each one's index and result, or why it was
+        refused, in the order of the prompts; ``on_done`` is called whenever one has ended."""
+        self._thread.run(self._all_of(prompts, params, on_result, on_done))
+
+    async def _all_of(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        params: SamplingParams,
+        on_result: Callable[[int, RequestOutput | FrontendError], None],
+        on_done: Callable[[], None],
+    ) -> None:
+        places = asyncio.Semaphore(_MOST_UNDER_WAY)
+        results: dict[int, RequestOutput | FrontendError] = {}
+        num_told = 0
+
+        async def run(index: int) -> None:
+            nonlocal num_told
+            try:
+                results[index] = await self._one_of(prompts[index], params)
+            finally:
+                places.release()
+            on_done()
+            while num_told in results:
+                on_result(num_told, results.pop(num_told))
+                num_told += 1
+
+        async with asyncio.TaskGroup() as group:
+            for index in range(len(prompts)):
+                await places.acquire()
+                group.create_task(run(index))
+
+    async def _one_of(self, prompt: str | Sequence[Message], params: SamplingParams) -> RequestOutput | FrontendError:
+        try:
+            encoded = await (self._llm.encode(prompt) if isinstance(prompt, str) else self._llm.encode_chat(prompt))
+            async with await self._llm.add_request(encoded, params) as stream:
+                return await stream.final()
+        except InvalidRequest as error:
+            return error
 
     def ring_figures(self) -> RingFigures:
         """What went over the rings so far."""
         return self._thread.run(self._llm.ring_figures())
 
-    async def _say(self, prompt: str | Sequence[Message], params: SamplingParams) -> Answer:
+    async def _say(self, prompt: str | Sequence[Message], params: SamplingParams, out: TextIO) -> Answer:
         encoded = await (self._llm.encode(prompt) if isinstance(prompt, str) else self._llm.encode_chat(prompt))
         answer = Answer()
         async with await self._llm.add_request(encoded, params) as stream:
@@ -65,10 +116,10 @@ class Session:
                 answer.num_tokens += len(delta.token_ids)
                 answer.metrics = output.metrics
                 answer.seed = delta.seed
-                sys.stdout.write(delta.text)
-                sys.stdout.flush()
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+                out.write(delta.text)
+                out.flush()
+        out.write("\n")
+        out.flush()
         return answer
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from frontend_fakes import FakeEngine
 from typer.testing import CliRunner
 
+import ringcast
+from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.cli import chat as chat_command
 from ringcast.frontend.cli import main, options
 from ringcast.frontend.cli.options import SamplingOptions
+from ringcast.frontend.cli.prompts import read_prompts
 from ringcast.frontend.cli.requirements import missing, missing_line
 from ringcast.frontend.cli.session import Answer
 from ringcast.frontend.engine_args import EngineArgs
@@ -22,6 +31,7 @@ from ringcast.frontend.errors import InvalidRequest
 from ringcast.frontend.outputs import RequestMetrics
 from ringcast.frontend.sampling_params import SamplingParams
 from ringcast.frontend.server.settings import ServerSettings
+from ringcast.frontend.tokenizer import Tokenizer
 
 
 def test_every_engine_argument_and_sampling_option_is_an_option() -> None:
@@ -31,7 +41,7 @@ def test_every_engine_argument_and_sampling_option_is_an_option() -> None:
 
 def test_options_become_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
-    monkeypatch.setattr("ringcast.frontend.cli.generate.generate", lambda *args: given.extend(args))
+    monkeypatch.setattr("ringcast.frontend.cli.generate.generate", lambda *args, **_: given.extend(args))
     command = ["generate", "Hi", "-m", "./x.gguf", "--max-num-seqs", "3", "--stop", "a", "--stop", "b", "--seed", "5"]
     result = CliRunner().invoke(main.app, command)
     assert result.exit_code == 0, result.output
@@ -55,6 +65,182 @@ def test_server_options_become_settings(monkeypatch: pytest.MonkeyPatch) -> None
     refused = CliRunner().invoke(main.app, ["serve", "--allowed-origin", "*", "--allow-credentials"])
     assert refused.exit_code == 1
     assert "allow_credentials needs allowed_origins" in refused.output
+
+
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `generate` is called with: arguments by position, then by name."""
+    given: list[Any] = []
+    monkeypatch.setattr("ringcast.frontend.cli.generate.generate", lambda *args, **named: given.extend([*args, named]))
+    return given
+
+
+def test_every_option_has_a_variable_of_one_prefix() -> None:
+    command = typer.main.get_command(main.app)
+    for name, sub in command.commands.items():  # type: ignore[attr-defined]
+        for option in sub.params:
+            if isinstance(option, typer.core.TyperOption) and option.name != "help":
+                assert option.envvar == f"RINGCAST_{option.name.upper()}", (name, option.name)
+
+
+def test_command_line_environment_file_default_in_that_order(generated: list[Any], tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "model: ./file.gguf\nmax-num-seqs: 5\nblock_size: 32\nseed: 7\nenable-prefix-caching: false\n"
+        "generate:\n  stop: [a b, c]\n  max-tokens: 3\nserve:\n  port: 1\n"
+    )
+    result = CliRunner().invoke(
+        main.app,
+        ["generate", "Hi", "--config", str(config), "--block-size", "8"],
+        env={"RINGCAST_MAX_NUM_SEQS": "4", "RINGCAST_BLOCK_SIZE": "64", "RINGCAST_TOP_K": "2"},
+    )
+    assert result.exit_code == 0, result.output
+    _, args, sampling, *_ = generated
+    assert args == EngineArgs(model="./file.gguf", max_num_seqs=4, block_size=8, enable_prefix_caching=False)
+    assert sampling == SamplingOptions(stop=["a b", "c"], seed=7, top_k=2, max_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("modell: x", "generate has no option 'modell'"),
+        ("prompt: x", "generate has no option 'prompt'"),
+        ("port: 80", "generate has no option 'port'"),
+        ("max-num-seqs: many", "--max-num-seqs"),
+        ("- model", "holds no options"),
+        ("generate: 5", "below 'generate' there must be options"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_config_is_refused_by_name(generated: list[Any], tmp_path: Path, text: str, said: str) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(text)
+    result = CliRunner().invoke(main.app, ["generate", "Hi", "-c", str(config)], env={"COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert said in result.output
+    assert generated == []
+
+
+def test_a_config_that_is_not_there_is_told(generated: list[Any]) -> None:
+    result = CliRunner().invoke(main.app, ["generate", "Hi", "-c", "/nowhere.yaml"], env={"COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert "/nowhere.yaml" in result.output
+
+
+def test_prompts_come_from_argument_file_or_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "p.jsonl"
+    chat = [{"role": "user", "content": "Hi"}]
+    file.write_text(f'{{"prompt": "one\u2028"}}\n\n{json.dumps({"messages": chat})}\n"three"\n')
+    assert read_prompts("Hi", None, jsonl=False) == ["Hi"]
+    assert read_prompts(None, file, jsonl=False) == [file.read_text()]
+    assert read_prompts(None, file, jsonl=True) == ["one\u2028", chat, "three"]
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"prompt": "piped"}'))
+    assert read_prompts("-", None, jsonl=True) == ["piped"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('{"prompt": "a"}\n{nope', "line 2 is not JSON"),
+        ('{"prompt": 5}', "line 1: give"),
+        ('{"messages": []}', "line 1: give"),
+        ("[1, 2]", "line 1: give"),
+        ("\n", "has no prompts"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, lines: str, said: str) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text(lines)
+    with pytest.raises(InvalidRequest, match=said):
+        read_prompts(None, file, jsonl=True)
+
+
+@pytest.fixture
+def fake_engines(monkeypatch: pytest.MonkeyPatch, smollm2: Tokenizer) -> list[FakeEngine]:
+    """What commands ran instead of a model: each says the prompt again."""
+    engines: list[FakeEngine] = []
+
+    def make(args: EngineArgs) -> AsyncLLM:
+        engines.append(FakeEngine())
+        return AsyncLLM.from_parts(args, engines[-1], smollm2)
+
+    monkeypatch.setattr("ringcast.frontend.cli.session.AsyncLLM", make)
+    return engines
+
+
+def test_many_prompts_are_answered_in_their_order_and_a_refused_one_is_told(
+    tmp_path: Path, fake_engines: list[FakeEngine]
+) -> None:
+    prompts = ["river stone market", "too long " * 60, "winter", *(f"letter {number}" for number in range(20))]
+    (tmp_path / "in").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    command = ["generate", "--jsonl", "-f", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--max-tokens", "3"]
+    result = CliRunner().invoke(main.app, command)
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert [line["index"] for line in lines] == list(range(len(prompts)))
+    assert [line["prompt"] for line in lines] == prompts
+    assert "but the context holds 64" in lines[1]["error"]
+    for line in (lines[0], *lines[2:]):
+        assert line["completion_tokens"] == 3
+        assert line["finish_reason"] == "length"
+    assert lines[0]["text"] == "river stone market"
+    assert result.exit_code == 1
+    assert "1 of 23 prompts failed" in result.output
+    assert [engine.closed for engine in fake_engines] == [True]
+
+
+def test_one_prompt_is_text_unless_json_is_asked_for(fake_engines: list[FakeEngine]) -> None:
+    command = ["generate", "river stone", "--max-tokens", "2", "-q"]
+    assert CliRunner().invoke(main.app, command).output == "river stone\n"
+    (line,) = CliRunner().invoke(main.app, [*command, "--format", "jsonl"]).output.splitlines()
+    assert json.loads(line)["text"] == "river stone"
+
+
+@pytest.mark.parametrize("wrong", [["Hi", "--file", __file__], ["Hi", "--jsonl"], ["Hi", "--format", "xml"]])
+def test_options_that_do_not_go_together_are_wrong_usage(wrong: list[str]) -> None:
+    assert CliRunner().invoke(main.app, ["generate", *wrong]).exit_code == 2
+
+
+def test_collect_env_tells_versions_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(
+        main.app, ["collect-env"], env={"RINGCAST_API_KEY": "hush", "RINGCAST_MODEL": "./x.gguf"}
+    )
+    assert result.exit_code == 0
+    lines = dict(line.split(": ", 1) for line in result.output.splitlines())
+    assert lines["RINGCAST_API_KEY"] == "(set)"
+    assert lines["RINGCAST_MODEL"] == "./x.gguf"
+    assert "hush" not in result.output
+    assert lines["ringcast"] == ringcast.__version__
+    assert {"python", "processor", "memory", "/dev/shm", "torch"} <= set(lines)
+
+
+def test_bench_fails_with_one_line_where_there_is_no_server() -> None:
+    result = CliRunner().invoke(main.app, ["bench", "http://127.0.0.1:9"])
+    assert result.exit_code == 1
+    assert "give the URL of a running server" in result.output
+
+
+def test_a_message_may_have_several_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(['"""first', "  second", '"""', '"""one line"""', "/exit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    session = FakeSession()
+    chat_command._converse(session, [], SamplingParams())  # type: ignore[arg-type]
+    assert [messages[-1]["content"] for messages in session.asked] == ["first\n  second", "one line"]
+
+
+def test_typed_lines_are_kept_for_the_user_only(tmp_path: Path) -> None:
+    code = (
+        "import readline; from ringcast.frontend.cli.history import history_path, typed_lines\n"
+        "with typed_lines(True):\n"
+        "    print([readline.get_history_item(i + 1) for i in range(readline.get_current_history_length())])\n"
+        "    readline.add_history('typed')\n"
+        "print(oct(history_path().stat().st_mode & 0o777))"
+    )
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert [run.stdout.splitlines() for run in runs] == [["[]", "0o600"], ["['typed']", "0o600"]]
 
 
 def test_sampling_is_greedy_unless_the_model_or_the_user_says_otherwise() -> None:

@@ -1,0 +1,78 @@
+"""``ringcast bench``: load on a running server, once. bench/serve.py repeats it, and sets servers side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import typer
+
+from .errors import FAILED
+from .load import LoadResult, LoadTask, make_prompts, only_model, percentile, run_load
+
+
+def bench(
+    url: str,
+    *,
+    model: str | None,
+    concurrency: int,
+    rate: float | None,
+    requests: int,
+    prompt_words: int,
+    max_tokens: int,
+    seed: int,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Print figures to stdout; exit code 1 if a request failed."""
+    result = asyncio.run(_run(url, model, concurrency, rate, requests, prompt_words, max_tokens, seed, api_key))
+    figures = _figures(result)
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:16} {value:12,.2f}")
+    if result.errors:
+        print(f"ringcast: {len(result.errors)} requests failed: {result.errors[0]}", file=sys.stderr)
+        raise typer.Exit(FAILED)
+
+
+async def _run(
+    url: str,
+    model: str | None,
+    concurrency: int,
+    rate: float | None,
+    requests: int,
+    prompt_words: int,
+    max_tokens: int,
+    seed: int,
+    api_key: str | None,
+) -> LoadResult:
+    url = url.rstrip("/")
+    url = url if url.endswith("/v1") else f"{url}/v1"
+    name = model or await only_model(url, api_key)
+    prompts = make_prompts(requests, prompt_words, seed)
+    task = LoadTask(url=url, model=name, prompts=prompts, max_tokens=max_tokens, api_key=api_key)
+    return await run_load(task, rate=rate) if rate is not None else await run_load(task, concurrency=concurrency)
+
+
+def _figures(result: LoadResult) -> dict[str, float]:
+    figures = {
+        "requests": float(len(result.answers)),
+        "failed": float(len(result.errors)),
+        "seconds": result.seconds,
+        "tokens/s": result.tokens_per_s,
+        "requests/s": result.requests_per_s,
+    }
+    if not result.good:
+        return figures
+    for name, times in (
+        ("TTFT", result.first_token_s()),
+        ("TPOT", result.per_token_s()),
+        ("ITL", result.between_s()),
+    ):
+        for percent in (50, 99):
+            if times:
+                figures[f"{name} p{percent}, ms"] = percentile(times, percent) * 1e3
+    return figures

@@ -1,0 +1,45 @@
+"""Line editing for ``input()``, and the lines typed before: kept in the user's state folder, for the user only."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_MOST_LINES = 1000
+
+log = logging.getLogger("ringcast.cli")
+
+
+def history_path() -> Path:
+    """Where the XDG base directories put a program's state."""
+    folder = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(folder).expanduser() / "ringcast" / "chat_history"
+
+
+@contextmanager
+def typed_lines(kept: bool) -> Iterator[None]:
+    """Arrow keys work in the block. If ``kept``, lines of former times are there, and those of this one will be."""
+    import readline
+
+    if not kept:
+        yield
+        return
+    path = history_path()
+    try:
+        if path.exists():
+            readline.read_history_file(path)
+    except OSError as error:
+        log.warning("the lines typed before cannot be read: %s", error)
+    try:
+        yield
+    finally:
+        readline.set_history_length(_MOST_LINES)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            readline.write_history_file(path)
+        except OSError as error:  # a home that cannot be written is no reason to fail
+            log.warning("the typed lines cannot be kept: %s", error)
