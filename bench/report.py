@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -210,8 +210,15 @@ def describe_machine(packages: Sequence[str], facts: Mapping[str, Any]) -> dict[
     }
 
 
-def plot_curves(path: Path, title: str, x_label: str, y_label: str, curves: Sequence[Curve]) -> None:
-    """A log-log plot over sizes in bytes: one labelled line per curve, quartiles as a band."""
+def plot_curves(
+    path: Path,
+    title: str,
+    x_label: str,
+    y_label: str,
+    curves: Sequence[Curve],
+    x_text: Callable[[float], str] = lambda x: size_text(round(x)),
+) -> None:
+    """A log-log plot: one labelled line per curve, quartiles as a band. ``x_text`` writes an x; default: as bytes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -233,7 +240,7 @@ def plot_curves(path: Path, title: str, x_label: str, y_label: str, curves: Sequ
     for (_, label, colour, x), y in zip(sorted(ends), _spread([end[0] for end in sorted(ends)]), strict=True):
         axes.annotate(label, (x, y), xytext=(8, 0), textcoords="offset points", va="center", color=colour)
     axes.set_xticks(sorted({x for curve in curves for x, _ in curve.points}))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_text(round(x))))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: x_text(x)))
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.minorticks_off()

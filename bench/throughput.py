@@ -65,15 +65,24 @@ def main(arguments: list[str] | None = None) -> None:
     report = Report("throughput", METHOD, machine, remarks)
     _fill(report, engines, rates, [str(streams) for streams in options.streams])
     page, data = report.write(options.out)
-    curves = [
-        Curve(engine.label, tuple((streams, rates[engine.label, str(streams)]) for streams in options.streams))
+    plot(options.out / "throughput.png", curves(engines, rates, options.streams))
+    print(page.read_text())
+    _say(f"written: {page}, {data}")
+
+
+def curves(engines: Sequence[Engine], rates: dict[tuple[str, str], Figure], streams: Sequence[int]) -> list[Curve]:
+    """A line for each engine that can run more than one stream."""
+    return [
+        Curve(engine.label, tuple((count, rates[engine.label, str(count)]) for count in streams))
         for engine in engines
         if engine.most_streams > 1
     ]
+
+
+def plot(path: Path, lines: Sequence[Curve]) -> None:
+    """Draw them."""
     title = "Generated tokens per second (median, quartiles)"
-    plot_curves(options.out / "throughput.png", title, "streams", "tokens/s", curves, x_text=lambda x: f"{x:g}")
-    print(page.read_text())
-    _say(f"written: {page}, {data}")
+    plot_curves(path, title, "streams", "tokens/s", lines, x_text=lambda x: f"{x:g}")
 
 
 def _measure(engines: Sequence[Engine], streams: Sequence[int], repetitions: int) -> dict[tuple[str, str], Figure]:

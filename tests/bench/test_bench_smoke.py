@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from bench import throughput
+from bench.report import Figure, Report
+
 ROOT = Path(__file__).parents[2]
 HAS_ZMQ, HAS_ICEORYX, HAS_MATPLOTLIB = (
     importlib.util.find_spec(name) is not None for name in ("zmq", "iceoryx2", "matplotlib")
@@ -91,6 +94,23 @@ def test_a_stopped_reader_misses_nothing_and_under_spill_stops_nobody(tmp_path: 
     assert list(rows) == ["wait", "spill"]
     for row in rows.values():
         assert row["the stopped one received"] == "32,000 of 32,000 in order"
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="without matplotlib nothing is drawn")
+def test_throughput_is_drawn_over_streams_and_tabulated_beside_its_peers(tmp_path: Path) -> None:
+    """All of the report but the measuring, with rates that were made up."""
+    engines = [throughput.Engine(label, "none", tmp_path) for label in (throughput.BF16, throughput.PACKED)]
+    engines.append(throughput.Engine(throughput.LLAMACPP, "none", tmp_path, most_streams=1))
+    rates = {(e.label, task): Figure((10.0, 12.0), "") for e in engines for task in ("1", "16", "prefill")}
+    del rates[throughput.LLAMACPP, "16"]
+    found = Report("throughput", throughput.METHOD, {})
+    throughput._fill(found, engines, rates, ["1", "16"])
+    assert [target.reached for target in found.targets] == [False, False, False]  # as fast is not fast enough
+    assert found.write(tmp_path)[0].read_text().count("1x") >= 4
+    curves = throughput.curves(engines, rates, [1, 16])
+    assert [curve.label for curve in curves] == [throughput.BF16, throughput.PACKED]
+    throughput.plot(tmp_path / "throughput.png", curves)
+    assert (tmp_path / "throughput.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("wrong", [["--sections", "nothing"], ["--vllm-python"]])
