@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,9 @@ def test_nothing_is_installed_under_a_bare_name() -> None:
     install_lines = [line for line in (ROOT / "CMakeLists.txt").read_text().splitlines() if "install(" in line]
     assert install_lines
     assert all(" DESTINATION ringcast/" in line for line in install_lines)
+
+
+def test_no_two_files_of_the_tests_have_one_name() -> None:
+    """Their folders are on sys.path together: the second of a name would not be found, and no suite start."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
