@@ -7,6 +7,8 @@ for a moment (`Doorbell.spin`), it arms the bell again, so an idle node makes no
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from typing import Final
 
 from ringcast.channels import Board, Doorbell, Outbox
@@ -31,6 +33,8 @@ class AsyncNode(Node):
         self._running = False
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
+        self._looks_for_answers = False
+        self._cores = min(len(os.sched_getaffinity(0)), bell.cores or sys.maxsize)
 
     def start(self) -> None:
         """Begin to receive."""
@@ -122,10 +126,13 @@ class AsyncNode(Node):
             self.flush()
             if self.has_backlog:
                 self._schedule_drain()  # its arming waits for space, too
-            elif self.calls.has_asked and not self._drain_scheduled:
-                self.bell.disarm()  # the answer may come so soon that looking for it is better than being woken
-                self._schedule_drain()
-            self.calls.has_asked = False
+            elif self.calls.asked:
+                # An answer may come so soon that looking for it beats being woken; but each callee needs a core.
+                self._looks_for_answers = self.calls.asked < self._cores
+                if self._looks_for_answers and not self._drain_scheduled:
+                    self.bell.disarm()
+                    self._schedule_drain()
+            self.calls.asked = 0
 
     def _on_bell(self) -> None:
         self.bell.disarm()
@@ -149,7 +156,7 @@ class AsyncNode(Node):
         """Nothing has come: look on for a moment, if that is worth while; else False."""
         if self._flush_scheduled:
             self.flush()
-        if self.calls.in_flight:
+        if self.calls.in_flight and self._looks_for_answers:
             spin_s = ANSWER_SPIN_S
         elif self.cells:
             spin_s = SPIN_S

@@ -63,7 +63,7 @@ class Calls:
         self._node = node
         self._pending: dict[int, tuple[Waiter, Route]] = {}  # calls and streams that have not ended
         self._last_call_id = 0
-        self.has_asked = False  # a call or stream has left since its node last cleared this
+        self.asked = 0  # calls and streams that left since the node last cleared this
 
     @property
     def in_flight(self) -> bool:
@@ -239,7 +239,7 @@ class Calls:
             payload, local = node.codec.encode(message), None
             size_bytes = len(payload)
         self._pending[call_id] = (waiter, route)
-        self.has_asked = True
+        self.asked += 1
         if route.state is UP and not route.waiting and route.allows(size_bytes):
             node.transmit(route, call_id, size_bytes, payload, local)
         else:
@@ -268,7 +268,7 @@ class Calls:
         payload = node.codec.encode(envelope)
         if not all(route.allows(len(payload)) for route in routes):
             return False
-        self.has_asked = futures is not None
+        self.asked += len(futures or ())
         for number, route in enumerate(routes):
             route.outstanding_bytes += len(payload)
             if futures is not None:
