@@ -158,7 +158,7 @@ class RequestState:
     @property
     def finished(self) -> bool:
         """Whether every answer has ended."""
-        return all(answer.finish_reason is not None for answer in self.answers)
+        return self._finished_time is not None
 
     def update(self, index: int, output: messages.RequestOutput) -> bool:
         """Feed one answer. True when the engine must abort it, since a stop string ended it here."""
@@ -171,7 +171,8 @@ class RequestState:
         if output.token_ids and self._first_token is None:
             self._first_token = time.monotonic()
         self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
-        if self.finished:
+        answers = self.answers
+        if answers[index].finish_reason is not None and all(answer.finish_reason is not None for answer in answers):
             self._finished_time = time.monotonic()
         if self.finished or self._kind is not RequestOutputKind.FINAL_ONLY:
             self._news.set()
