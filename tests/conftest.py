@@ -1,5 +1,22 @@
-"""Fixtures for every layer: nothing that a test starts may be left behind."""
+"""For every layer: nothing that a test starts may be left behind, and to look for it is quick."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
 
 from ringcast.actors.testing.pytest_plugin import leak_oracle
 
 __all__ = ["leak_oracle"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def older_objects_are_no_garbage() -> Iterator[None]:
+    """The oracles collect garbage after each test: among what this file's tests made, not in a million objects of
+    imported modules (0.25 s)."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

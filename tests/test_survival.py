@@ -28,15 +28,18 @@ import openai
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from shared_names import shared_names_of
 
 pytestmark = pytest.mark.timeout(180)
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Not one of those that the system gives to connections: it stays free until the server listens, seconds later."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def health(port: int) -> int:
@@ -64,9 +67,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def in_shm(processes: list[psutil.Process]) -> list[str]:
-    """What they made in /dev/shm and that is still there; its name tells who made it."""
-    names = [name for name in os.listdir("/dev/shm") if name.startswith("ringcast.")]
-    return [name for name in names if int(name.split(".")[1]) in {process.pid for process in processes}]
+    return shared_names_of(process.pid for process in processes)
 
 
 def title(process: psutil.Process) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from shared_names import shared_names_of
 
 from ringcast.channels import SegmentError, create_segment, remove_stale_names, segment
 
@@ -34,9 +35,8 @@ def run(code, *, command=()):
 
 
 def test_segment_is_zeroed_private_unnamed_and_reserved():
-    before = set(os.listdir("/dev/shm"))
     made = create_segment(100_000)
-    assert set(os.listdir("/dev/shm")) == before
+    assert shared_names_of([os.getpid()]) == []
     status = os.fstat(made.fd)
     assert (made.kind, made.size_bytes, status.st_size) == ("shm", 100_000, 100_000)
     assert stat.S_IMODE(status.st_mode) == 0o600 and status.st_nlink == 0
@@ -114,12 +114,18 @@ def test_stale_names_of_dead_creators_are_removed_and_no_others():
     stale = [f"ringcast.{dead.pid}.12345.0", f"ringcast.{os.getpid()}.{start - 1}.3"]  # the pid lives, another process
     kept = [f"ringcast.{os.getpid()}.{start}.99", "ringcast.notes", "ringcastx.1.1.1", "other.1.1.1"]
     try:
-        for name in stale + kept:
+        for name in kept:
             open(f"/dev/shm/{name}", "x").close()
-        assert remove_stale_names() >= 2
-        names = os.listdir("/dev/shm")
-        assert not set(stale) & set(names)
-        assert set(kept) <= set(names)
+        for _ in range(20):  # a runtime that starts beside this test sweeps, too
+            for name in stale:
+                open(f"/dev/shm/{name}", "w").close()
+            num_removed = remove_stale_names()
+            names = os.listdir("/dev/shm")
+            assert not set(stale) & set(names)
+            assert set(kept) <= set(names)
+            if num_removed >= 2:
+                return
+        raise AssertionError(f"it removed {num_removed} of 2 names")
     finally:
         for name in kept:
             os.unlink(f"/dev/shm/{name}")

@@ -62,8 +62,9 @@ def test_age_of_a_laggard_grows_while_it_stands_still(lane):
     with pytest.raises(RingFull) as caught:
         x.outbox.try_send(b"", 1)
     assert 0.03 < caught.value.age_s < 10
+    moved = time.monotonic()
     x.read(0, 1)
-    assert x.outbox.lag(0).age_s < 0.03
+    assert x.outbox.lag(0).age_s < time.monotonic() - moved + 0.01
     x.read(0)
     assert x.outbox.lag(0).age_s == 0.0
 

@@ -24,6 +24,7 @@ import psutil
 import pytest
 from chunk_checker import check_client_stream, check_stream, sse_payloads
 from server_fixture import ServerThread
+from shared_names import shared_names_of
 from tiny_model import write_tiny_model
 
 from ringcast import LLM, AsyncLLM, EngineArgs, SamplingParams
@@ -407,6 +408,9 @@ class Served:
         _, alive = psutil.wait_procs([p for p in self.processes if p.pid != self.process.pid], timeout_s)
         return not alive
 
+    def shared_names(self) -> list[str]:
+        return shared_names_of(process.pid for process in self.processes)
+
     def _line(self) -> str:
         assert self.process.stderr is not None
         return self.process.stderr.readline()
@@ -432,7 +436,6 @@ def _slow_stream(url: str) -> Iterator[str]:
 
 
 def test_serve_has_three_processes_one_port_and_ends_in_order() -> None:
-    before = set(os.listdir("/dev/shm"))
     with Served() as served:
         assert httpx.get(f"{served.url}/health").status_code in (200, 503)
         served.wait_ready()
@@ -451,13 +454,13 @@ def test_serve_has_three_processes_one_port_and_ends_in_order() -> None:
             if connection.status == psutil.CONN_LISTEN
         ]
         assert [connection.laddr.port for connection in listening] == [int(served.url.rsplit(":", 1)[1])]
-        assert set(os.listdir("/dev/shm")) == before
+        assert served.shared_names() == []
         served.process.send_signal(signal.SIGTERM)
         code, rest = served.end()
         assert (code, rest.splitlines()[-1]) == (0, "ringcast: stopped")
         assert "Traceback" not in rest
         assert served.gone()
-    assert set(os.listdir("/dev/shm")) == before
+    assert served.shared_names() == []
 
 
 def test_sigterm_lets_a_running_answer_finish_and_a_second_one_does_not_wait() -> None:
@@ -487,11 +490,10 @@ def test_a_signal_while_it_loads_ends_it_quietly(number: signal.Signals) -> None
 
 
 def test_the_death_of_the_server_takes_everything_with_it() -> None:
-    before = set(os.listdir("/dev/shm"))
     with Served() as served:
         served.wait_ready()
         lines = _slow_stream(served.url)
         next(lines)
         served.process.kill()
         assert served.gone(2.0)
-    assert set(os.listdir("/dev/shm")) == before
+    assert served.shared_names() == []
