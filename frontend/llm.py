@@ -1,39 +1,29 @@
-"""`LLM`: the engine for synchronous programs, scripts and notebooks, with vLLM's names.
-
-`AsyncLLM` on an event loop in a thread of its own. Needs no ``__main__`` guard: the engine's processes are
-started by the runtime and never import the program.
-"""
+"""`LLM`: the engine for synchronous programs, scripts and notebooks, with vLLM's names. Prompts in, results out."""
 
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeGuard, TypeVar
-
-from ringcast.scheduler.messages import SchedulerStatistics
 
 from .async_llm import AsyncLLM
 from .engine_args import EngineArgs
-from .engine_client import Health, RingFigures
 from .errors import InvalidRequest
 from .input_processor import EncodedPrompt, Message, Prompt
-from .loop_thread import LoopThread
 from .outputs import RequestOutput
-from .progress import download_progress, request_progress
+from .progress import request_progress
 from .request_stream import RequestStream
 from .sampling_params import RequestOutputKind, SamplingParams
-from .tokenizer import Tokenizer
+from .sync_engine import SyncEngine
 
 T = TypeVar("T")
 Params = SamplingParams | Sequence[SamplingParams] | None
 Encoder = Callable[[], Awaitable[EncodedPrompt]]
 
 
-class LLM:
+class LLM(SyncEngine):
     """An engine that is ready when the constructor returns. Close it, or use ``with``, or let the program end.
 
     >>> llm = LLM("smollm2")
@@ -73,44 +63,7 @@ class LLM:
             max_logprobs=max_logprobs,
             quantization=quantization,
         )
-        with download_progress() as progress:
-            self._open(AsyncLLM(args, progress=progress))
-
-    @classmethod
-    def from_engine_args(cls, args: EngineArgs) -> LLM:
-        """An engine from its arguments as a value."""
-        with download_progress() as progress:
-            return cls.from_async_llm(AsyncLLM(args, progress=progress))
-
-    @classmethod
-    def from_async_llm(cls, llm: AsyncLLM) -> LLM:
-        """Around an `AsyncLLM` that has not started: it starts on the new object's own loop."""
-        made = cls.__new__(cls)
-        made._open(llm)
-        return made
-
-    def _open(self, llm: AsyncLLM) -> None:
-        self._llm = llm
-        thread = self._thread = LoopThread("ringcast LLM")
-        # Runs at `close`, when the object is forgotten, and at the end of the program, whichever comes first.
-        self._finalizer = weakref.finalize(self, lambda: thread.close(llm.close()))
-        try:
-            self._thread.run(llm.start())
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Stop the engine and its processes. Safe twice."""
-        self._finalizer()
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(args)
 
     def generate(
         self,
@@ -157,26 +110,6 @@ class LLM:
             for chat in batch
         ]
         return self._run(encoders, sampling_params, priority, use_tqdm)
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self._llm.tokenizer
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """What is used when a call gives none."""
-        return self._llm.default_sampling_params()
-
-    def health(self) -> Health:
-        """The engine's state, now."""
-        return self._llm.health()
-
-    def statistics(self) -> SchedulerStatistics:
-        """The scheduler's accounts."""
-        return self._thread.run(self._llm.statistics())
-
-    def ring_figures(self) -> RingFigures:
-        """What went over the rings of all processes."""
-        return self._thread.run(self._llm.ring_figures())
 
     def _run(
         self, encoders: Sequence[Encoder], params: Params, priority: int | Sequence[int] | None, show: bool

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .frontend.async_llm import AsyncLLM
     from .frontend.engine_args import EngineArgs
     from .frontend.llm import LLM
+    from .frontend.llm_engine import LLMEngine
     from .frontend.outputs import CompletionOutput, Logprob, RequestOutput
     from .frontend.sampling_params import RequestOutputKind, SamplingParams
 
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "EngineArgs",
+    "LLMEngine",
     "Logprob",
     "RequestOutput",
     "RequestOutputKind",
@@ -35,6 +37,7 @@ _MODULES = {
     "CompletionOutput": "outputs",
     "EngineArgs": "engine_args",
     "LLM": "llm",
+    "LLMEngine": "llm_engine",
     "Logprob": "outputs",
     "RequestOutput": "outputs",
     "RequestOutputKind": "sampling_params",

@@ -27,7 +27,7 @@ from server_fixture import ServerThread
 from shared_names import shared_names_of
 from tiny_model import write_tiny_model
 
-from ringcast import LLM, AsyncLLM, EngineArgs, SamplingParams
+from ringcast import LLM, AsyncLLM, EngineArgs, LLMEngine, SamplingParams
 from ringcast.frontend.builtin_models import BUILTIN_MODELS, find_builtin
 from ringcast.frontend.outputs import RequestOutput
 from ringcast.frontend.tokenizer import Tokenizer
@@ -433,6 +433,18 @@ def _slow_stream(url: str) -> Iterator[str]:
         for line in response.iter_lines():
             if line:
                 yield line
+
+
+def test_an_engine_driven_step_by_step_gives_the_reference_tokens(greedy_records: list[Record]) -> None:
+    records = [record for record in greedy_records if "prompt" in record][:4]
+    args = EngineArgs(model="smollm2", dtype="float32", max_model_len=1024)
+    results = {}
+    with LLMEngine.from_engine_args(args) as engine:
+        for record in records:
+            engine.add_request(record["id"], record["prompt"], GREEDY)
+        while engine.has_unfinished_requests():
+            results |= {output.request_id: output for output in engine.step()}
+    _assert_equal([results[record["id"]] for record in records], records)
 
 
 def test_serve_has_three_processes_one_port_and_ends_in_order() -> None:
