@@ -9,6 +9,8 @@ CHROMIUM := command -v chromium chromium-browser google-chrome >/dev/null || [ -
 	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
 	{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
 	|| echo "no Chromium could be installed: the tests of the page will fail"
+# The tests run in this many processes, those of a file in one.
+TEST_PROCESSES ?= 2
 QUESTION ?= What is the capital of France?
 
 .PHONY: demo test check chaos soak chaos-channels chaos-server explore sanitize clean
@@ -17,7 +19,7 @@ demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
 
 test: $(VENV)/.dev check ## set up, then every check and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 check: $(VENV)/.dev ## style and types
 	$(BIN)/ruff check .
