@@ -153,12 +153,14 @@ class StreamDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Any, P], Iterator[T]], /) -> StreamDescriptor[P, T]: ...
 
 
-def stream(*, window: int = 64, batch: int = 8) -> StreamDecorator:
+def stream(*, window: int = 64, batch: int | None = None) -> StreamDecorator:
     """Mark a generator method as a stream. It runs beside the handlers, suspended while its reader is behind.
 
     ``window`` is how many items may be on their way or unread; up to ``batch`` of them travel in one message, without
-    waiting for it to fill up.
+    waiting for it to fill up (8 unless told, or the window if that is less).
     """
+    if batch is None:
+        batch = min(8, window)
     if not 1 <= batch <= window:
         raise ValueError(f"stream(window={window}, batch={batch}): need 1 <= batch <= window")
     return lambda function: StreamDescriptor(function, window, batch)

@@ -92,10 +92,8 @@ class AsyncCell(Cell):
         call_context.enter(self._context_of(incoming))
         try:
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
-        except asyncio.CancelledError:
-            self._ended_by_cancellation(incoming, self._cancelled_by)
-            if self._cancelled_by is None:
-                raise
+        except asyncio.CancelledError as error:
+            self._ended_by_cancellation(incoming, self._cancelled_by, error)
         except BaseException as error:  # SystemExit of a handler must not end the host's loop
             self._failed(incoming, error)
         else:
@@ -108,7 +106,7 @@ class AsyncCell(Cell):
             if self._cancelled_by is not None:  # the handler's cancellation is not the serving task's
                 self._cancelled_by = None
                 self._task.uncancel()
-            if self._task.cancelling():  # a stop: the handler swallowed it, or its caller's stood for both
+            if self._task.cancelling():  # a stop, perhaps one that the handler swallowed or its caller's stood for
                 raise asyncio.CancelledError
 
     async def _run_beside(self, incoming: Incoming, function: Callable[..., Any]) -> None:
@@ -125,8 +123,8 @@ class AsyncCell(Cell):
         call_context.enter(self._context_of(incoming))
         try:
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
-        except asyncio.CancelledError:
-            self._ended_by_cancellation(incoming, DEADLINE if expired else None)
+        except asyncio.CancelledError as error:
+            self._ended_by_cancellation(incoming, DEADLINE if expired else None, error)
         except BaseException as error:
             self._failed(incoming, error)
         else:
@@ -140,7 +138,11 @@ class AsyncCell(Cell):
             return None
         return asyncio.get_running_loop().call_later(incoming.context.remaining_s(), expire, DEADLINE)
 
-    def _ended_by_cancellation(self, incoming: Incoming, by: str | None) -> None:
+    def _ended_by_cancellation(self, incoming: Incoming, by: str | None, error: asyncio.CancelledError) -> None:
+        task = asyncio.current_task()
+        if by is None and task is not None and not task.cancelling():
+            self._failed(incoming, error)  # nobody cancelled it: the handler awaited something that was
+            return
         self.meter.handled_since(incoming.began_at)
         if incoming.call_id is None or by == CALLER:
             return
@@ -167,8 +169,8 @@ class AsyncCell(Cell):
             call_context.enter(self._context_of(incoming))
             try:
                 await producer.run(items)
-            except asyncio.CancelledError:
-                self._ended_by_cancellation(incoming, None)
+            except asyncio.CancelledError as error:
+                self._ended_by_cancellation(incoming, None, error)
             except BaseException as error:
                 self._failed(incoming, error)
             else:

@@ -25,6 +25,10 @@ from .runner import ActorRunner, ExitInActor
 if TYPE_CHECKING:
     from .root_node import RootNode
 
+# However late it is when an actor's turn to stop comes: it cannot be killed like a process, and without its turn its
+# tasks, its thread and the calls in its mailbox would outlive the system.
+STOP_AT_LEAST_S = 0.5
+
 
 class LocalOwner:
     """The context's owner for actors here."""
@@ -89,7 +93,7 @@ class TaskHost:
             self._watcher.cancel()
         if self._runner is None:
             return None
-        return await asyncio.wait_for(self._runner.stop(reason), timeout_s)
+        return await asyncio.wait_for(self._runner.stop(reason), max(timeout_s, STOP_AT_LEAST_S))
 
 
 class ThreadHost:
@@ -128,7 +132,7 @@ class ThreadHost:
         self._root.cells.pop(self.child.actor_id, None)
         self._cell.stop()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._ended), timeout_s)
+            return await asyncio.wait_for(asyncio.wrap_future(self._ended), max(timeout_s, STOP_AT_LEAST_S))
         except TimeoutError:
             raise ActorError(
                 f"thread of actor {self.child.name!r} did not end within {timeout_s} s: a thread cannot be killed; "

@@ -22,10 +22,19 @@ class ExitInActor(Exception):
     """User code raised SystemExit or KeyboardInterrupt (the cause), which would have ended the loop it runs on."""
 
 
+class CancelledItself(Exception):
+    """User code ended with a CancelledError that nobody asked for, or cancelled the task that it runs in."""
+
+
 async def contained(work: Coroutine[Any, Any, T]) -> T:
     """Await user code; what asyncio would let through to the loop's owner becomes an ordinary exception."""
     try:
         return await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise CancelledItself("the actor awaited something that was cancelled") from error
     except (SystemExit, KeyboardInterrupt) as error:
         raise ExitInActor(f"{type(error).__name__}: {error}") from error
 
@@ -39,6 +48,7 @@ class ActorRunner:
         self._actor = actor
         self._serve: asyncio.Task[None] | None = None
         self._run: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def prepare(self, ctx: Context) -> None:
         """Run ``on_prepare``. Exceptions of user code come out."""
@@ -64,11 +74,14 @@ class ActorRunner:
             for task in done:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     return error
+                if task.cancelled() and not self._stopping:  # a mailbox that nobody serves would look alive
+                    return CancelledItself(f"the task {task.get_name()!r} was cancelled by the actor's own code")
         never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         return await never  # stopped in order: no failure will come
 
     async def stop(self, reason: str, *, orderly: bool = True) -> object:
         """End ``run`` and the handler in progress, then ``on_stop``; its value is the hand-off."""
+        self._stopping = True
         for task in (self._run, self._serve):
             if task is not None and not task.done():
                 task.cancel()

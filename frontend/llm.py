@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
@@ -83,7 +83,7 @@ class LLM(SyncEngine):
         special tokens, unless ``add_special_tokens`` is False. The first error aborts the rest: `InvalidRequest`
         before anything runs, `EngineError` later. KeyboardInterrupt aborts all.
         """
-        batch: list[Prompt] = [prompts] if _is_single_prompt(prompts) else list(prompts)  # type: ignore[arg-type]
+        batch: list[Prompt] = [prompts] if _is_single_prompt(prompts) else _as_list("prompts", prompts, "a prompt")
         encoders = [partial(self._llm.encode, prompt, add_special_tokens=add_special_tokens) for prompt in batch]
         return self._run(encoders, sampling_params, priority, use_tqdm)
 
@@ -125,10 +125,19 @@ class LLM(SyncEngine):
 
 def _one_each(name: str, value: T | Sequence[T], kind: type[T], count: int) -> list[T]:
     """``value`` for each of ``count`` prompts, or a list of as many."""
-    items = [value] * count if isinstance(value, kind) else list(value)  # type: ignore[call-overload]
+    items = [value] * count if isinstance(value, kind) else _as_list(name, value, f"a {kind.__name__}")
+    for item in items:
+        if not isinstance(item, kind):
+            raise InvalidRequest(f"{name} holds a {type(item).__name__}: each must be a {kind.__name__}", name)
     if len(items) != count:
         raise InvalidRequest(f"{name} has {len(items)} entries for {count} prompts: give one, or one per prompt", name)
     return items
+
+
+def _as_list(name: str, value: Any, one: str) -> list[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"{name} is a {type(value).__name__}: give {one}, or a list of them", name)
+    return list(value)
 
 
 async def _run_batch(

@@ -40,6 +40,8 @@ def classify(name: str) -> NameKind:
     A path starts with ``/``, ``./``, ``../`` or ``~``, ends in ``.gguf``, or exists. `ModelNotFound`
     otherwise.
     """
+    if not isinstance(name, str):
+        raise ModelNotFound(f"model is a {type(name).__name__}, not a string: {_REMEDY}")
     if name in BUILTIN_MODELS:
         return "builtin"
     if name.startswith(("/", "./", "../", "~")) or name in (".", "..") or name.lower().endswith(".gguf"):

@@ -178,6 +178,56 @@ class BadRun(rt.Actor):
         return os.getpid()
 
 
+class Cancelled(rt.Actor):
+    """Awaits, at ``where``, a task that somebody cancelled: a CancelledError that no stop and no caller asked for."""
+
+    def __init__(self, where: str = "") -> None:
+        self.where = where
+
+    async def _at(self, where: str) -> None:
+        if where == self.where:
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            asyncio.get_running_loop().call_soon(task.cancel)
+            await task
+
+    async def on_prepare(self, ctx: rt.Context) -> None:
+        await self._at("on_prepare")
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        await self._at("on_start")
+
+    async def run(self, ctx: rt.Context) -> None:
+        await self._at("run")
+
+    async def on_stop(self, reason: str) -> None:
+        await self._at("on_stop")
+
+    @rt.call
+    async def handle(self, where: str) -> str:
+        self.where = where
+        await self._at("handle")
+        return where
+
+    @rt.call(concurrent=True)
+    async def beside(self) -> None:
+        self.where = "beside"
+        await self._at("beside")
+
+    @rt.stream(window=2)  # a window smaller than the usual batch
+    async def items(self, where: str) -> AsyncIterator[int]:
+        self.where = where
+        for k in range(3):
+            yield k
+        await self._at("items")
+
+    @rt.call
+    async def cancel_its_task(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+
 class Farewell(rt.Actor):
     def __init__(self, path: str, delay_s: float = 0.0) -> None:
         self.path = path

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from actor_zoo import Blocking, Counter, Point, Relay
+from actor_zoo import Blocking, Cancelled, Counter, Point, Relay
 
 import ringcast.actors as rt
 from ringcast.channels import EncodeError
@@ -54,6 +54,25 @@ async def test_an_exception_reaches_the_caller_with_its_traceback_and_the_actor_
     with pytest.raises(rt.RemoteError, match="SystemExit"):
         await counter.exit()
     assert await counter.add(1) == 1
+
+
+@PLACES
+async def test_a_cancellation_that_nobody_asked_for_is_the_handlers_error_and_the_actor_lives_on(
+    system: rt.System, where: rt.Where
+) -> None:
+    actor = await system.spawn(rt.spec(Cancelled), where=where)
+    async with rt.deadline(20):
+        with pytest.raises(rt.RemoteError, match="CancelledError"):
+            await actor.handle("handle")
+        with pytest.raises(rt.RemoteError, match="CancelledError"):
+            await actor.beside()
+        received = []
+        with pytest.raises(rt.RemoteError, match="CancelledError"):
+            async with actor.items.open("items") as items:
+                received.extend([item async for item in items])
+        assert await actor.handle("nowhere") == "nowhere"
+        async with actor.items.open("nowhere") as items:
+            assert [item async for item in items] == [0, 1, 2]
 
 
 @PLACES

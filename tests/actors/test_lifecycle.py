@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from actor_zoo import BadRun, BadStart, Blocking, Counter, Farewell, Relay
+from actor_zoo import BadRun, BadStart, Blocking, Cancelled, Counter, Farewell, Relay
 
 import ringcast.actors as rt
 
@@ -29,6 +29,36 @@ async def test_a_failed_start_carries_the_actors_own_traceback(where: rt.Where, 
             await system.spawn(rt.spec(BadStart, how), name="bad", where=where)
         assert 'raise RuntimeError("no luck' in caught.value.cause.traceback
         assert await (await system.spawn(rt.spec(Counter, 1), name="bad")).add(1) == 2
+
+
+@pytest.mark.parametrize("where", [rt.here, rt.process()], ids=["here", "process"])
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure_wherever_it_comes_from(where: rt.Where) -> None:
+    async with rt.System() as system, asyncio.timeout(30):
+        with pytest.raises(rt.StartFailed, match="awaited something that was cancelled"):
+            await system.spawn(rt.spec(Cancelled, "on_prepare"), where=where)
+        with pytest.raises(rt.StartFailed, match="awaited something that was cancelled"):
+            await system.spawn(rt.spec(Cancelled, "on_start"), where=where)
+        runs = await system.spawn(rt.spec(Cancelled, "run"), where=where)
+        assert "awaited something that was cancelled" in await death_of(system, runs)
+        deaf = await system.spawn(rt.spec(Cancelled), where=where)
+        with pytest.raises(rt.ActorError):
+            await deaf.cancel_its_task()
+        assert "cancelled by the actor's own code" in await death_of(system, deaf)
+        await system.spawn(rt.spec(Cancelled, "on_stop"), where=where)  # leaving the system raises nothing
+
+
+async def death_of(system: rt.System, ref: rt.Actor) -> str:
+    async for event in system.watch(ref):
+        if isinstance(event, rt.Died):
+            return event.cause.traceback or event.cause.stderr_tail
+    raise AssertionError("the watch ended")
+
+
+async def test_an_actor_here_gets_its_turn_to_stop_though_another_used_up_the_time(tmp_path: Path) -> None:
+    async with rt.System(stop_timeout_s=0.3) as system:
+        await system.spawn(rt.spec(Farewell, str(tmp_path / "here")))
+        await system.spawn(rt.spec(Farewell, str(tmp_path / "slow"), 60.0), where=rt.process())
+    assert (tmp_path / "here").exists()
 
 
 async def test_a_process_that_dies_while_it_starts_fails_the_start_with_its_last_phase_and_lines() -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from frontend_fakes import FakeEngine
@@ -69,6 +70,21 @@ def test_no_parameters_mean_the_models_defaults(llm: LLM, engine: FakeEngine) ->
 def test_the_number_of_parameters_must_fit(llm: LLM) -> None:
     with pytest.raises(InvalidRequest, match="2 entries for 1 prompts"):
         llm.generate(["x"], [SamplingParams()] * 2)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "message"),
+    [
+        (None, None, "prompts is a NoneType: give a prompt, or a list of them"),
+        (b"bytes", None, "prompts is a bytes: give a prompt"),
+        (7, None, "prompts is a int: give a prompt"),
+        ("x", {"max_tokens": 3}, "sampling_params is a dict: give a SamplingParams, or a list of them"),
+        (["x"], [{"max_tokens": 3}], "sampling_params holds a dict: each must be a SamplingParams"),
+    ],
+)
+def test_what_is_no_prompt_or_no_parameters_is_named(llm: LLM, prompts: Any, params: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        llm.generate(prompts, params)
 
 
 def test_one_bad_prompt_refuses_the_batch_before_anything_runs(llm: LLM, engine: FakeEngine) -> None:

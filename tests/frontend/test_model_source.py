@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,12 @@ def test_other_names_are_unknown_and_the_error_says_what_to_use(name: str) -> No
     assert repr(name) in str(caught.value)
     assert "smollm2" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [None, 7, Path("smollm2")])
+def test_a_model_that_is_no_string_is_named(name: Any) -> None:
+    with pytest.raises(ModelNotFound, match=f"model is a {type(name).__name__}, not a string: use a built-in name"):
+        classify(name)
 
 
 def test_an_existing_folder_wins_over_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
