@@ -39,6 +39,8 @@ class AsyncLLM:
 
     def __init__(self, args: EngineArgs, *, progress: Progress | None = None) -> None:
         """Cheap: nothing is started or loaded. ``progress`` is told of downloads."""
+        if not isinstance(args, EngineArgs):
+            raise TypeError(f"AsyncLLM was given {args!r}: its settings are an EngineArgs, as EngineArgs({args!r})")
         self.args = args
         self._find_parts: Callable[[], Awaitable[Parts]] = lambda: find_parts(args, progress)
         self._start_lock = asyncio.Lock()

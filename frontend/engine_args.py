@@ -5,7 +5,7 @@ The layers below validate their own settings; this only carries them there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringcast.gpu.worker_config import WorkerConfig
@@ -28,7 +28,7 @@ class EngineArgs:
     blocks of Q4_0, Q4_1 and Q8_0 packed (less memory, faster steps); "none" dequantises them at the start.
     """
 
-    model: str = "smollm2"
+    model: str = field(default="smollm2", kw_only=False)
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64

@@ -415,3 +415,9 @@ async def test_many_requests_leave_nothing_behind(llm: AsyncLLM, engine: FakeEng
     running = llm._running()
     assert len(running.table) == 0
     assert running.table._answers == {}
+
+
+def test_settings_of_the_wrong_kind_are_refused_with_the_right_way_to_write_them() -> None:
+    with pytest.raises(TypeError, match=r"as EngineArgs\('smollm2'\)"):
+        AsyncLLM("smollm2")  # type: ignore[arg-type]
+    assert AsyncLLM(EngineArgs("smollm2")).args.model == "smollm2"
