@@ -18,7 +18,7 @@ from .builtin_models import Progress
 from .detokenizer import TextDecoder
 from .engine_args import EngineArgs
 from .engine_client import ActorFigures, EngineClient, Health, RingFigures
-from .errors import EngineError, EngineNotReady
+from .errors import EngineError, EngineNotReady, InvalidRequest
 from .figures import RequestFigures
 from .input_processor import ChatPrompt, EncodedPrompt, EncodeJob, Message, Prompt
 from .outputs import RequestOutput
@@ -167,9 +167,12 @@ class AsyncLLM:
         priority: int = 0,
     ) -> RequestStream:
         """Admit a request; its stream of results. Errors of admission come from here, not from the stream."""
+        if not isinstance(sampling_params, SamplingParams | None):
+            kind = type(sampling_params).__name__
+            raise InvalidRequest(f"sampling_params is a {kind}: give a SamplingParams, or None", "sampling_params")
         encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
         ready = await self._started()
-        params = sampling_params or ready.input.default_params()
+        params = ready.input.default_params() if sampling_params is None else sampling_params
         info = ready.engine.info()
         encoded = ready.input.check(encoded, params, info, priority)
         serial = next(self._serial)

@@ -131,6 +131,8 @@ def test_what_is_refused_is_not_added(engine: LLMEngine) -> None:
         engine.add_request(1, "a number")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest):
         engine.add_request("b", [10**6])
+    with pytest.raises(InvalidRequest, match="sampling_params is a dict: give a SamplingParams, or None"):
+        engine.add_request("b", "with vLLM's words", {})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="priority"):
         engine.add_request("c", "soon", priority=3)
     assert list(run_all(engine)) == ["a"]
