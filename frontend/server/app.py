@@ -206,6 +206,10 @@ def _install_errors(app: FastAPI) -> None:
 
     async def invalid_body(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
+        if isinstance(error.body, bytes) and error.body:  # FastAPI parses what says that it is JSON, and nothing else
+            sent = request.headers.get("content-type", "none")
+            text = f"the body has the content type {sent!r}: send JSON with the header Content-Type: application/json"
+            return _reply(invalid(text, None, "invalid_content_type"))
         return _reply(_first_problem(error))
 
     async def http_error(request: Request, error: Exception) -> Response:
@@ -224,6 +228,8 @@ def _install_errors(app: FastAPI) -> None:
 
 def _first_problem(error: RequestValidationError) -> ErrorReply:
     problem = error.errors()[0]
+    if not error.body and problem["loc"] == ("body",):
+        return invalid("the body is empty: send the parameters as JSON", None, "invalid_type")
     if problem["type"] == "json_invalid":
         return invalid(f"the body is not JSON: {problem['ctx']['error']}", None, "invalid_json")
     # ("body", "messages", 0, "role"); members of a union type add their own names behind, which tell

