@@ -81,6 +81,8 @@ class deadline:  # reads as a statement: async with rt.deadline(0.5):
     """
 
     def __init__(self, seconds: float) -> None:
+        if seconds != seconds:
+            raise ValueError("deadline(nan): give seconds from now")
         self._at = time.monotonic() + seconds
         self._timeout: asyncio.Timeout | None = None
 

@@ -86,6 +86,12 @@ class Supervisor:
         """
         if not isinstance(spec, Spec):
             raise TypeError(f"spawn needs rt.spec(Class, ...), not {spec!r}")
+        if not isinstance(where, Where):
+            raise TypeError(f"where is {where!r}: use rt.here or rt.process(...)")
+        if not isinstance(restart, Restart):
+            raise TypeError(f"restart is {restart!r}: use rt.Restart('permanent' | 'transient' | 'temporary')")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name is {name!r}: give a string")
         if self._stopped or self.failure is not None:
             raise ActorError(f"supervisor {self.name!r} has {'stopped' if self._stopped else 'failed'}")
 

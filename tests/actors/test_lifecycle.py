@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -45,6 +46,23 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure_wherever_it_com
             await deaf.cancel_its_task()
         assert "cancelled by the actor's own code" in await death_of(system, deaf)
         await system.spawn(rt.spec(Cancelled, "on_stop"), where=where)  # leaving the system raises nothing
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"where": rt.process}, r"where is .*: use rt.here or rt.process\(...\)"),  # would run here, and nobody knew
+        ({"where": "process"}, "where is 'process': use rt.here"),
+        ({"restart": "permanent"}, "restart is 'permanent': use rt.Restart"),
+        ({"name": 5}, "name is 5: give a string"),
+    ],
+)
+async def test_a_wrong_argument_of_spawn_is_named_and_nothing_is_started(wrong: dict[str, Any], message: str) -> None:
+    async with rt.System() as system:
+        with pytest.raises(TypeError, match=message):
+            await system.spawn(rt.spec(Counter, 0), **wrong)
+        with pytest.raises(ValueError, match=r"deadline\(nan\): give seconds"):
+            rt.deadline(float("nan"))
 
 
 async def death_of(system: rt.System, ref: rt.Actor) -> str:
