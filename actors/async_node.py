@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
+from contextvars import copy_context
 from typing import Final
 
 from ringcast.channels import Board, Doorbell, Outbox
 
+from . import platform
 from .errors import NotInSystem
 from .node import SPIN_S, Node
 from .peer import Peer
@@ -61,6 +64,41 @@ class AsyncNode(Node):
                 + ("after the system stopped" if loop is self.loop else "outside the event loop of its system")
             )
         return self.loop
+
+    def on_loop(self, send: Callable[[], object]) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            if not self.loop.is_running():
+                send()
+            else:
+                self._send_from_thread(send)
+            return
+        if running is not self.loop:
+            self.current_loop()  # raises
+        send()
+
+    def _send_from_thread(self, send: Callable[[], object]) -> None:
+        """An actor on a thread casts: the loop does it, and the thread waits, so that it learns of a failure."""
+        changed = platform.current().condition()
+        outcome: list[BaseException | None] = []
+
+        def on_the_loop() -> None:
+            try:
+                send()
+            except BaseException as error:
+                outcome.append(error)
+            else:
+                outcome.append(None)
+            with changed:
+                changed.notify()
+
+        self.loop.call_soon_threadsafe(on_the_loop, context=copy_context())
+        with changed:
+            while not outcome:
+                changed.wait()
+        if outcome[0] is not None:
+            raise outcome[0]
 
     def schedule_flush(self) -> None:
         if not self._flush_scheduled:

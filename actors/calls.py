@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from . import call_context
@@ -141,6 +141,10 @@ class Calls:
         if not self._broadcast(refs, None, method, args, kwargs, None):
             for ref in refs:
                 self.tell(ref, method, args, kwargs, wait=False)
+
+    def on_loop(self, send: Callable[[], object]) -> None:
+        """See `Node.on_loop`."""
+        self._node.on_loop(send)
 
     # What comes back.
 

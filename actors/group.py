@@ -70,7 +70,8 @@ class Group(Generic[A]):
 
     def cast(self, msg: Msg[Any]) -> None:
         """Tell every member. `MailboxFull` or `ActorDied` if some member cannot take it (others may have it then)."""
-        self._calls().tell_group(self._refs, msg.method, msg.args, msg.kwargs)
+        calls = self._calls()
+        calls.on_loop(lambda: calls.tell_group(self._refs, msg.method, msg.args, msg.kwargs))
 
     @overload
     async def gather(self, msg: Msg[R], *, partial: Literal[False] = False) -> list[R]: ...

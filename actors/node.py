@@ -11,7 +11,7 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -93,6 +93,10 @@ class Node(ABC):
     def link_has_backlog(self, peer: Peer) -> None:
         """Frames wait because the link is full: pump it when it is writable."""
 
+    def on_loop(self, send: Callable[[], object]) -> None:
+        """Call ``send`` where this node may be used: here, unless the caller is another thread than the node's."""
+        send()
+
     @abstractmethod
     def current_loop(self) -> asyncio.AbstractEventLoop:
         """The loop on which replies arrive; `ActorError` where there is none."""
@@ -130,7 +134,7 @@ class Node(ABC):
         return self.calls.open(ref, method, args, kwargs)
 
     def tell(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.calls.tell(ref, method, args, kwargs, wait=False)
+        self.on_loop(lambda: self.calls.tell(ref, method, args, kwargs, wait=False))
 
     async def tell_waiting(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         outgoing = self.calls.tell(ref, method, args, kwargs, wait=True)

@@ -150,6 +150,30 @@ class Blocking(rt.BlockingActor):
         die(how)
 
 
+class Listener(rt.Actor):
+    @rt.call
+    async def hear(self, heard: threading.Event) -> None:
+        heard.set()
+
+
+class Teller(rt.BlockingActor):
+    """On a thread beside the loop: casts, and waits until it was heard."""
+
+    @rt.call
+    def tell(self, listener: Listener, heard: threading.Event) -> bool:
+        listener.hear.cast(heard)
+        return heard.wait(10)
+
+    @rt.call
+    def tell_all(self, listeners: rt.Group[Listener], heard: threading.Event) -> bool:
+        listeners.cast(Listener.hear.msg(heard))
+        return heard.wait(10)
+
+    @rt.call
+    def tell_unencodable(self, counter: Counter) -> None:
+        counter.add.cast(object())  # type: ignore[arg-type]
+
+
 class BadStart(rt.Actor):
     def __init__(self, how: str) -> None:
         if how == "init":

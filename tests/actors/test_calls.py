@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from actor_zoo import Blocking, Cancelled, Counter, Point, Relay
+from actor_zoo import Blocking, Cancelled, Counter, Listener, Point, Relay, Teller
 
 import ringcast.actors as rt
 from ringcast.channels import EncodeError
@@ -73,6 +74,16 @@ async def test_a_cancellation_that_nobody_asked_for_is_the_handlers_error_and_th
         assert await actor.handle("nowhere") == "nowhere"
         async with actor.items.open("nowhere") as items:
             assert [item async for item in items] == [0, 1, 2]
+
+
+async def test_a_cast_from_an_actor_on_a_thread_arrives_while_the_loop_sleeps(system: rt.System) -> None:
+    teller = await system.spawn(rt.spec(Teller))
+    listener = await system.spawn(rt.spec(Listener))
+    assert await teller.tell(listener, threading.Event())
+    assert await teller.tell_all(rt.Group([listener]), threading.Event())
+    elsewhere = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+    with pytest.raises(rt.RemoteError, match="type object cannot travel"):
+        await teller.tell_unencodable(elsewhere)  # its own mistake reaches the thread
 
 
 @PLACES
