@@ -208,7 +208,14 @@ static int encode_dict(struct out *out, PyObject *dict)
     while (PyDict_Next(dict, &at, &key, &value)) {
         Py_INCREF(key);
         Py_INCREF(value);
-        int done = encode_value(out, key);
+        int done = 0;
+        if (PyTuple_Check(key)) { /* it would arrive as a list, which no dict takes as a key */
+            PyErr_SetString(out->codec->state->encode_error,
+                            "a dict whose keys are tuples cannot travel: tuples arrive as lists");
+            done = -1;
+        }
+        if (done == 0)
+            done = encode_value(out, key);
         if (done == 0)
             done = encode_value(out, value);
         Py_DECREF(key);

@@ -282,6 +282,7 @@ def nested_trees(depth):
         (nested_trees(64), "nested deeper than 64"),
         (1j, "complex"),
         (lambda: 0, "function"),
+        ([{"inner": {(1, 2): 3}}], "dict whose keys are tuples"),
     ],
 )
 def test_what_cannot_travel_is_named_and_the_codec_goes_on(value, named):
