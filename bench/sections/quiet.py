@@ -65,7 +65,7 @@ def _traced(
         logs = [Path(folder) / side for side in ("near", "far")]
         tracers = [[tracer, "-f", "-qq", "-o", str(log)] for log in logs]
         with Pair(duplex, bench.cores, python, tracers) as pair:
-            for _ in range(3):  # warm: the allocator has what it needs, and both sides know who else is awake
+            for _ in range(5):  # warm: the allocator has what it needs, and both sides know who else is awake
                 pair.call(near, far)
             pair.call_counted(near, far)
         return [SystemCalls.from_log(log) for log in logs]

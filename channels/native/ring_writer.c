@@ -37,6 +37,8 @@ static PyObject *ring_writer_new(PyTypeObject *type, PyObject *args, PyObject *k
                      (unsigned)(magic >> 32), (unsigned)magic);
         goto fail;
     }
+    if (self->own_bell)
+        doorbell_own((DoorbellObject *)self->own_bell); /* a writer may never wait, and yet be one of the board's busy */
     if (getrandom(&ring_id, sizeof ring_id, 0) != sizeof ring_id) {
         PyErr_SetFromErrno(PyExc_OSError);
         goto fail;

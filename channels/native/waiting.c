@@ -144,30 +144,32 @@ struct board_census board_count(void *board)
     return census;
 }
 
-/* How many cores the processes of the board may run on. Those that have died are crossed out. */
-static unsigned board_cores(void *board)
+/* On how many cores how many processes of the board may run. Those that have died are crossed out. */
+static unsigned board_cores(void *board, unsigned *owners)
 {
     const struct board_header *header = board;
     cpu_set_t all, allowed;
     CPU_ZERO(&all);
+    *owners = 0;
     for (uint32_t slot = 0; slot < header->slots; slot++) {
         uint32_t *owner = &board_slots(board)[slot].owner_pid, pid = LOAD_RELAXED(owner);
         if (!pid)
             continue;
+        bool lives = true;
         if (sched_getaffinity((pid_t)pid, sizeof allowed, &allowed) == 0)
             CPU_OR(&all, &all, &allowed);
         else if (errno == ESRCH)
-            __atomic_compare_exchange_n(owner, &pid, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+            lives = !__atomic_compare_exchange_n(owner, &pid, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        *owners += lives;
     }
     return (unsigned)CPU_COUNT(&all);
 }
 
 static void look_at_cores(DoorbellObject *self, int64_t now)
 {
-    void *board = ((BoardObject *)self->board)->map.base;
-    unsigned cores = board_cores(board);
+    /* Counted in the same pass: who comes in between is missing in both, and so found missing at the next count. */
+    unsigned cores = board_cores(((BoardObject *)self->board)->map.base, &self->owners);
     self->usable = self->cores && self->cores < cores ? self->cores : cores;
-    self->owners = board_count(board).owners;
     self->cores_ns = now;
 }
 

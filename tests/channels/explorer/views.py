@@ -29,7 +29,7 @@ Memory: TypeAlias = tuple[
 ]
 Step: TypeAlias = Callable[[Memory], list[tuple[Any, Memory]]]
 
-FIELD = 16  # bits: stores of one variable that somebody may still read, plus one
+FIELD = 24  # bits: stores of one variable that somebody may still read, plus one
 ONES = (1 << FIELD) - 1
 
 
