@@ -7,6 +7,7 @@ ids, positions, token ids) are checked where they enter, in `rows`. Kernels allo
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch  # before the native module: both must find the same OpenMP runtime, torch's
@@ -151,3 +152,21 @@ def require(tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...
         )
     if dtype not in DTYPE_NUMBERS and dtype not in (torch.int64, torch.float64):
         raise ValueError(f"{name} is {dtype}; the kernels take float32 and bfloat16")
+
+
+class KeepingKernels(CpuKernels):
+    """Kernels whose outputs share one piece of memory, as large as the largest so far; each lasts until the next.
+
+    For logits, which are large and made anew in every step: memory that goes to the allocator and back in ever other
+    sizes leaves holes behind, and the process grows.
+    """
+
+    def __init__(self, kernels: CpuKernels) -> None:
+        super().__init__(kernels.num_threads, kernels.level)
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        size = math.prod(shape) * dtype.itemsize
+        if len(self._memory) < size:
+            self._memory = torch.empty(size, dtype=torch.uint8)
+        return self._memory[:size].view(dtype).view(shape)

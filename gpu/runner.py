@@ -14,7 +14,7 @@ from ringcast.scheduler.messages import KVCacheConfig, Logprobs, PromptLogprobs,
 
 from .batch import Batch
 from .errors import PlanError
-from .kernels import CpuKernels, check_attention_shape
+from .kernels import CpuKernels, KeepingKernels, check_attention_shape
 from .kv_cache import KVCache, bytes_per_block
 from .model import MODELS
 from .model_config import ModelConfig
@@ -42,7 +42,7 @@ class ModelRunner:
         self.exact = True
         self.exactness = f"exact: every sum of the native {kernels.level} kernels has a fixed order"
         self._sampling = SamplingKernels(kernels)
-        self._model = MODELS[config.architecture](config, weights, kernels)
+        self._model = MODELS[config.architecture](config, weights, KeepingKernels(kernels))  # for logits alone
         self._weights = weights
         self._kernels = kernels
         self._forward: RecordedPass | None = None
