@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -94,7 +95,9 @@ def nothing_leaks(server: ServerThread, llm: AsyncLLM) -> Iterator[None]:
     assert _normal_request(server) == "length"
     assert httpx.get(f"{server.url}/load").json() == {"server_load": 0}
     assert server.call(lambda: len(llm._running().table)) == 0
-    assert len(process.net_connections("tcp")) == 1, "the listener alone"
+    ours = urlsplit(server.url).port  # clients of other files' servers may still hold theirs
+    ends = [c for c in process.net_connections("tcp") if ours in {end.port for end in (c.laddr, c.raddr) if end}]
+    assert len(ends) == 1, f"the listener alone: {ends}"
     assert process.num_fds() <= before + 16, "a warm spare of a process may have come meanwhile, nothing else"
     assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
 

@@ -226,7 +226,48 @@ CASES = [
     _case(spilling, "spill, a record for others", (True, False, True, True), 1, brief=WIDEST),
     _case(spilling, "spill, flushed once", (True,) * 4, 2, flush_every=4),
     _case(spilling, "spill, the reader reads in place", (True,) * 3, 1, views=True, brief=WIDEST),
-    _case(spilling, "spill, the writer dies at each step", (True,) * 3, 1, dies="W", brief=WIDEST),
-    _case(spilling, "spill, the reader dies at each step", (True,) * 3, 1, dies="R", brief=WIDEST),
-    _case(spilling, "spill, the reader dies with a view open", (True,) * 3, 1, views=True, dies="R", brief=()),
+    _case(
+        spilling, "spill, the writer dies at each step", (True,) * 3, 1, dies="W", models=STORE_BUFFERS, brief=WIDEST
+    ),
+    _case(
+        spilling,
+        "spill, the writer dies at each step, two records",
+        (True,) * 2,
+        1,
+        dies="W",
+        models=("C11",),
+        brief=(),
+    ),
+    _case(
+        spilling, "spill, the reader dies at each step", (True,) * 3, 1, dies="R", models=STORE_BUFFERS, brief=WIDEST
+    ),
+    _case(
+        spilling,
+        "spill, the reader dies at each step, two records",
+        (True,) * 2,
+        1,
+        dies="R",
+        models=("C11",),
+        brief=(),
+    ),
+    _case(
+        spilling,
+        "spill, the reader dies with a view open",
+        (True,) * 3,
+        1,
+        views=True,
+        dies="R",
+        models=STORE_BUFFERS,
+        brief=(),
+    ),
+    _case(
+        spilling,
+        "spill, the reader dies with a view open, two records",
+        (True,) * 2,
+        1,
+        views=True,
+        dies="R",
+        models=("C11",),
+        brief=(),
+    ),
 ]
