@@ -30,10 +30,20 @@ class EncodingQueue:
         if len(self._runners) < _THREADS:
             runner = asyncio.create_task(self._run(), name="tokenise")
             self._runners.add(runner)
-            runner.add_done_callback(self._runners.discard)
+            runner.add_done_callback(self._runners.discard)  # if it is cancelled before it runs
         return await result
 
     async def _run(self) -> None:
+        try:
+            await self._work()
+        finally:
+            # In the same step as the last look at what waits: a runner that was counted a moment longer, as by a
+            # done-callback, would let a job wait for nobody.
+            runner = asyncio.current_task()
+            assert runner is not None
+            self._runners.discard(runner)
+
+    async def _work(self) -> None:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             batch = [(job, result) for job, result in batch if not result.done()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -89,3 +90,23 @@ async def test_a_defect_reaches_everybody_who_waits(smollm2: Tokenizer) -> None:
     for _ in range(2):  # and the queue goes on
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(queue.encode(EncodeJob("x", True)), 5)
+
+
+async def test_a_prompt_that_comes_in_the_moment_when_all_threads_end_is_taken(smollm2: Tokenizer) -> None:
+    processor = SlowProcessor(smollm2)
+    queue = EncodingQueue(processor)
+
+    async def twice(job: EncodeJob) -> EncodedPrompt:
+        await queue.encode(job)
+        return await queue.encode(job)  # before anything else that the end of the first made due
+
+    first, second = _jobs(2)
+    tasks = []
+    for count, work in enumerate((twice(first), queue.encode(second)), 1):
+        tasks.append(asyncio.create_task(work))
+        while len(processor.batches) < count:
+            await asyncio.sleep(0.001)
+    processor.gate.set()
+    time.sleep(0.2)  # both threads end while the loop is away: it hears of both at once
+    prompts = await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    assert [prompt.text for prompt in prompts] == ["number 0", "number 1"]
