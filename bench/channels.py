@@ -26,7 +26,6 @@ METHOD: Final = (
     "Latencies contain one call of the clock (timer_ns).",
 )
 SECTIONS: Final = ("latency", "wake", "throughput", "fan-out", "quiet", "slow-reader")
-BUSY_LOAD: Final = 0.5
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -40,10 +39,6 @@ def main(arguments: list[str] | None = None) -> None:
     if options.vllm_python:
         facts["vllm_python"] = options.vllm_python
     machine = describe_machine(("ringcast", "uvloop", "pyzmq", "iceoryx2"), facts)
-    if machine["load_average_at_start"] > BUSY_LOAD:
-        remarks.append(
-            f"the machine was busy (load {machine['load_average_at_start']:.2f}): do not quote these figures"
-        )
     if cores.near is None:
         remarks.append("the processes were not pinned: figures vary more")
     report = Report("channels", METHOD, machine, remarks)

