@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers
-from tokenizers import Tokenizer as Backend
+from tokenizers_made_here import sentencepiece_style
 
 from ringcast.frontend.detokenizer import TextDecoder
-from ringcast.frontend.generation_config import GenerationConfig
 from ringcast.frontend.request_state import Answer
 from ringcast.frontend.sampling_params import SamplingParams
 from ringcast.frontend.tokenizer import Tokenizer
@@ -33,17 +31,7 @@ SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 @pytest.fixture(scope="module")
 def sentencepiece_like() -> Tokenizer:
-    """In the style of Llama 2: metaspace, byte fallback, a stripped leading space, a few words."""
-    words = ["▁", "▁▁", "▁and", "▁end", "def", "a", "e", "é", "ž", "(", ")", "▁x", "return", "\n"]
-    pieces = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    backend.add_special_tokens([AddedToken("</s>", special=True)])
-    return Tokenizer(backend, GenerationConfig(), None)
+    return sentencepiece_style(["▁", "▁▁", "▁and", "▁end", "def", "a", "e", "é", "ž", "(", ")", "▁x", "return", "\n"])
 
 
 def _deltas(decoder: TextDecoder, ids: Sequence[int], pace: random.Random, **fields: object) -> list[str]:

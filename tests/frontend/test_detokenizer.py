@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
+from tokenizers_made_here import sentencepiece_style
 
 from ringcast.frontend.detokenizer import TextDecoder
 from ringcast.frontend.generation_config import GenerationConfig
@@ -83,26 +84,7 @@ def test_an_unfinished_character_becomes_a_replacement_at_the_end(
 
 @pytest.fixture(scope="module")
 def sentencepiece_like() -> Tokenizer:
-    """A tokenizer in the style of Llama 2: metaspace, byte fallback, a stripped leading space."""
-    pieces = [
-        "<unk>",
-        "</s>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        "▁",
-        "▁Hello",
-        "▁world",
-        "!",
-        "é",
-        "▁▁",
-    ]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    backend = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    backend.add_special_tokens([AddedToken("</s>", special=True)])
-    return Tokenizer(backend, GenerationConfig(), None)
+    return sentencepiece_style(["▁", "▁Hello", "▁world", "!", "é", "▁▁"])
 
 
 def test_other_decoders_come_back_whole_too(sentencepiece_like: Tokenizer) -> None:
