@@ -35,7 +35,7 @@ class RootNode(AsyncNode):
         self._segments = [create_segment(Board.size_bytes(MAX_PROCESSES))]
         self._segments.append(create_segment(RingWriter.size_bytes(ring_bytes)))
         self.board_fd, self.ring_fd = (segment.fd for segment in self._segments)
-        board = Board(self.board_fd)
+        board = Board.create(self.board_fd)
         bell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         bell = Doorbell(board, ROOT_SLOT, bell_fd)
         os.close(bell_fd)  # the doorbell keeps a duplicate

@@ -145,11 +145,11 @@ def _boards(pid: int) -> Iterator[Board]:
             target = os.readlink(f"{folder}/{number}")
             if "ringcast" not in target:
                 continue
-            fd = os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue
         try:
-            board = Board(fd)
+            board = Board.look(fd)
         except (ChannelError, ValueError):  # a ring, or something else of that name
             continue
         finally:

@@ -28,6 +28,7 @@ class Bells:
     def create(cls, count: int) -> Bells:
         """New ones."""
         segment = create_segment(Board.size_bytes())
+        Board.create(segment.fd)
         eventfds = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(count)]
         bells = cls([os.dup(segment.fd), *eventfds])
         segment.close()

@@ -20,7 +20,7 @@ class WordEndpoint(Endpoint):
     def __init__(self, peer: Peer, near: bool) -> None:
         if near:
             segment = create_segment(Board.size_bytes())
-            self._board = Board(segment.fd)
+            self._board = Board.create(segment.fd)
             peer.send(None, [segment.fd])
             peer.receive()
         else:

@@ -28,6 +28,7 @@ typedef struct {
     PyObject_HEAD
     mapping map;
     uint32_t slots;
+    bool is_read_only;
 } BoardObject;
 
 typedef struct {
@@ -79,7 +80,7 @@ extern PyType_Spec board_spec, doorbell_spec, ring_writer_spec, ring_reader_spec
 native_state *native_state_of(PyTypeObject *type);
 
 /* Map the whole file behind `fd` (an int or an object with fileno()); -1 with an exception set if that fails. */
-int mapping_open(mapping *map, PyObject *fd, const char *what);
+int mapping_open(mapping *map, PyObject *fd, const char *what, bool is_read_only);
 void mapping_close(mapping *map);
 bool mapping_is_here(const mapping *map);
 /* True with RuntimeError set in a forked child, where nothing of the layer may be used. */
@@ -93,6 +94,9 @@ int take_unsigned(PyObject *value, const char *name, uint64_t limit, uint64_t *o
 
 /* None or a Doorbell into *out as a new reference (NULL for None); -1 with TypeError set. */
 int take_doorbell(native_state *state, PyObject *value, const char *name, PyObject **out);
+
+/* Whether it may be written to; ValueError set if not. */
+bool board_is_ours(const BoardObject *self);
 
 int take_type(PyObject *number, uint16_t *out);
 /* A record as the Message that Python sees, its payload copied. */

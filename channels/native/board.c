@@ -1,17 +1,16 @@
 /* Python type Board: one mapping of the board segment. */
 #include "binding.h"
 
-static PyObject *board_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+enum purpose { CREATE, JOIN, LOOK };
+
+static PyObject *board_open(PyTypeObject *type, PyObject *fd, enum purpose purpose)
 {
-    static char *names[] = {"fd", NULL};
-    PyObject *fd;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:Board", names, &fd))
-        return NULL;
     native_state *state = native_state_of(type);
     BoardObject *self = (BoardObject *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    if (mapping_open(&self->map, fd, "Board") < 0)
+    self->is_read_only = purpose == LOOK;
+    if (mapping_open(&self->map, fd, "Board", purpose == LOOK) < 0)
         goto fail;
     uint64_t slots = self->map.size < BOARD_HEADER_BYTES
                          ? 0
@@ -22,7 +21,11 @@ static PyObject *board_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         goto fail;
     }
     struct board_header *header = self->map.base;
-    if (LOAD_ACQUIRE(&header->magic) == 0) { /* fresh: its maker maps it before anybody else has it */
+    if (purpose == CREATE) {
+        if (LOAD_ACQUIRE(&header->magic) != 0) {
+            PyErr_SetString(state->ring_mismatch, "the segment is in use already: a new board goes into a new segment");
+            goto fail;
+        }
         STORE_RELAXED(&header->abi, BOARD_ABI);
         STORE_RELAXED(&header->slots, (uint32_t)slots);
         STORE_RELEASE(&header->magic, BOARD_MAGIC);
@@ -42,6 +45,23 @@ fail:
     return NULL;
 }
 
+static PyObject *board_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"fd", NULL};
+    PyObject *fd;
+    return PyArg_ParseTupleAndKeywords(args, keywords, "O:Board", names, &fd) ? board_open(type, fd, JOIN) : NULL;
+}
+
+static PyObject *board_create(PyObject *type, PyObject *fd)
+{
+    return board_open((PyTypeObject *)type, fd, CREATE);
+}
+
+static PyObject *board_look(PyObject *type, PyObject *fd)
+{
+    return board_open((PyTypeObject *)type, fd, LOOK);
+}
+
 static void board_dealloc(BoardObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
@@ -50,12 +70,25 @@ static void board_dealloc(BoardObject *self)
     Py_DECREF(type);
 }
 
+bool board_is_ours(const BoardObject *self)
+{
+    if (self->is_read_only)
+        PyErr_SetString(PyExc_ValueError, "this board was opened with Board.look(): an onlooker does not write to it");
+    return !self->is_read_only;
+}
+
 static struct board_slot *slot_of(BoardObject *self, PyObject *number)
 {
     uint64_t slot;
     if (mapping_is_forked(&self->map) || take_unsigned(number, "slot", self->slots - 1, &slot) < 0)
         return NULL;
     return &board_slots(self->map.base)[slot];
+}
+
+/* The same, to be written to. */
+static struct board_slot *own_slot_of(BoardObject *self, PyObject *number)
+{
+    return board_is_ours(self) ? slot_of(self, number) : NULL;
 }
 
 static PyObject *board_size_bytes(PyObject *Py_UNUSED(type), PyObject *const *args, Py_ssize_t given,
@@ -77,7 +110,7 @@ static PyObject *board_set_state(BoardObject *self, PyObject *const *args, Py_ss
     uint64_t incarnation, state;
     if (take_arguments("set_state", names, 3, args, given, keywords, out) < 0)
         return NULL;
-    struct board_slot *slot = slot_of(self, out[0]);
+    struct board_slot *slot = own_slot_of(self, out[0]);
     if (!slot || take_unsigned(out[1], "incarnation", UINT32_MAX, &incarnation) < 0 ||
         take_unsigned(out[2], "state", UINT32_MAX, &state) < 0)
         return NULL;
@@ -101,7 +134,7 @@ static PyObject *board_advance(BoardObject *self, PyObject *const *args, Py_ssiz
     uint64_t phase;
     if (take_arguments("advance", names, 2, args, given, keywords, out) < 0)
         return NULL;
-    struct board_slot *slot = slot_of(self, out[0]);
+    struct board_slot *slot = own_slot_of(self, out[0]);
     if (!slot || take_unsigned(out[1], "phase", UINT16_MAX, &phase) < 0)
         return NULL;
     uint64_t count = LOAD_RELAXED(&slot->progress) >> 16;
@@ -127,7 +160,7 @@ static PyObject *board_set_gauges(BoardObject *self, PyObject *const *args, Py_s
 {
     if (given < 1 || given > 1 + BOARD_GAUGES)
         return PyErr_Format(PyExc_TypeError, "set_gauges takes a slot and up to %d figures", BOARD_GAUGES);
-    struct board_slot *slot = slot_of(self, args[0]);
+    struct board_slot *slot = own_slot_of(self, args[0]);
     if (!slot)
         return NULL;
     for (Py_ssize_t i = 1; i < given; i++) {
@@ -159,7 +192,7 @@ static PyObject *board_set_label(BoardObject *self, PyObject *const *args, Py_ss
     PyObject *out[2];
     if (take_arguments("set_label", names, 2, args, given, keywords, out) < 0)
         return NULL;
-    struct board_slot *slot = slot_of(self, out[0]);
+    struct board_slot *slot = own_slot_of(self, out[0]);
     Py_ssize_t size;
     const char *text = slot ? PyUnicode_AsUTF8AndSize(out[1], &size) : NULL;
     if (!text)
@@ -188,6 +221,10 @@ static PyObject *board_label(BoardObject *self, PyObject *number)
 }
 
 static PyMethodDef methods[] = {
+    METHOD("create", board_create, METH_O | METH_CLASS,
+           "create(fd) -> Board\n\nMake a new segment a board. RingMismatch if it holds something already."),
+    METHOD("look", board_look, METH_O | METH_CLASS,
+           "look(fd) -> Board\n\nFor onlookers: the mapping is read-only, and the fd may be."),
     METHOD("size_bytes", board_size_bytes, METH_FASTCALL | METH_KEYWORDS | METH_STATIC,
            "size_bytes(slots=64) -> int\n\nHow large the segment must be."),
     METHOD("set_state", board_set_state, METH_FASTCALL | METH_KEYWORDS,
@@ -218,8 +255,9 @@ static PyGetSetDef properties[] = {
 };
 
 static PyType_Slot type_slots[] = {
-    {Py_tp_doc, PyDoc_STR("Board(fd)\n\nMaps a board segment (the fd stays the caller's): per slot a doorbell word, the "
-                          "process's progress\nand the supervisor's state, each on a line of its own.")},
+    {Py_tp_doc, PyDoc_STR("Board(fd)\n\nMaps the board in a segment (the fd stays the caller's): per slot a doorbell word, the "
+                          "process's progress\nand the supervisor's state, each on a line of its own. RingMismatch if "
+                          "there is none: its maker calls create().")},
     {Py_tp_new, board_new},
     {Py_tp_dealloc, board_dealloc},
     {Py_tp_methods, methods},

@@ -12,7 +12,7 @@ static PyObject *doorbell_new(PyTypeObject *type, PyObject *args, PyObject *keyw
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!Oi:Doorbell", names, state->board, &board, &number, &eventfd))
         return NULL;
     uint64_t slot;
-    if (mapping_is_forked(&((BoardObject *)board)->map) ||
+    if (mapping_is_forked(&((BoardObject *)board)->map) || !board_is_ours((BoardObject *)board) ||
         take_unsigned(number, "slot", ((BoardObject *)board)->slots - 1, &slot) < 0)
         return NULL;
     int duplicate = fcntl(eventfd, F_DUPFD_CLOEXEC, 0); /* a number that nobody else closes under our writes */

@@ -18,7 +18,7 @@ native_state *native_state_of(PyTypeObject *type)
     return module ? PyModule_GetState(module) : NULL;
 }
 
-int mapping_open(mapping *map, PyObject *file, const char *what)
+int mapping_open(mapping *map, PyObject *file, const char *what, bool is_read_only)
 {
     int fd = PyObject_AsFileDescriptor(file);
     if (fd < 0)
@@ -32,7 +32,9 @@ int mapping_open(mapping *map, PyObject *file, const char *what)
         PyErr_Format(PyExc_ValueError, "%s: fd %d is an empty file; make it with create_segment", what, fd);
         return -1;
     }
-    void *base = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    int rights = is_read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+    int flags = is_read_only ? MAP_SHARED : MAP_SHARED | MAP_POPULATE; /* an onlooker may turn away at once */
+    void *base = mmap(NULL, (size_t)status.st_size, rights, flags, fd, 0);
     if (base == MAP_FAILED) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;

@@ -52,7 +52,7 @@ static PyObject *ring_reader_new(PyTypeObject *type, PyObject *args, PyObject *k
         return NULL;
     self->state = native_state_of(type);
     if (take_doorbell(self->state, writer_bell, "writer_bell", &self->writer_bell) < 0 ||
-        mapping_open(&self->map, fd, "RingReader") < 0 ||
+        mapping_open(&self->map, fd, "RingReader", false) < 0 ||
         check_header(self, epoch, (int)slot, join_position) < 0) {
         Py_DECREF(self);
         return NULL;

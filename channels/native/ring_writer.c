@@ -21,7 +21,7 @@ static PyObject *ring_writer_new(PyTypeObject *type, PyObject *args, PyObject *k
         return NULL;
     self->state = native_state_of(type);
     if (take_doorbell(self->state, own_bell, "own_bell", &self->own_bell) < 0 ||
-        mapping_open(&self->map, fd, "RingWriter") < 0)
+        mapping_open(&self->map, fd, "RingWriter", false) < 0)
         goto fail;
     uint64_t capacity = self->map.size > RING_HEADER_BYTES ? self->map.size - RING_HEADER_BYTES : 0;
     if (capacity < RING_MIN_CAPACITY || capacity > RING_MAX_CAPACITY || (capacity & (capacity - 1))) {

@@ -12,6 +12,7 @@ from actor_zoo import Blocking, Counter
 
 import ringcast.actors as rt
 from ringcast.actors import top
+from ringcast.channels import Board, RingWriter, create_segment
 
 pytestmark = pytest.mark.usefixtures("leak_oracle")
 
@@ -42,6 +43,16 @@ async def test_the_table_shows_what_each_process_does() -> None:
         assert seen["oven"].memory_bytes > 5 << 20
         await asyncio.gather(*calls)
     assert top.find_systems(os.getpid()) == []
+
+
+def test_looking_writes_into_no_segment() -> None:
+    """Another process looks for systems when our segments are new, just before their makers come to them."""
+    segments = [create_segment(size) for size in (Board.size_bytes(), RingWriter.size_bytes(1 << 16))]
+    look = f"from ringcast.actors import top; assert top.find_systems({os.getpid()}) == []"
+    subprocess.run([sys.executable, "-c", look], check=True)
+    for segment in segments:
+        assert not any(os.pread(segment.fd, segment.size_bytes, 0))
+        segment.close()
 
 
 COMMANDS = pytest.mark.parametrize("module", ["ringcast.actors.top", "ringcast top"])

@@ -31,7 +31,7 @@ class Bells:
 
     def __init__(self) -> None:
         self.segment = create_segment(Board.size_bytes())
-        self.board = Board(self.segment.fd)
+        self.board = Board.create(self.segment.fd)
         self.eventfds: dict[int, int] = {}
         self._bells: dict[int, Doorbell] = {}
 

@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
-from channel_kit import WRITER_BELL
+from channel_kit import EPOCH, WRITER_BELL
 
-from ringcast.channels import Board, Doorbell, RingMismatch, _native, create_segment
+from ringcast.channels import Board, Doorbell, RingMismatch, RingReader, RingWriter, _native, create_segment
 
 
 def token(bell):
@@ -300,7 +300,7 @@ def test_closed_doorbell_says_so_and_a_writer_that_rings_it_goes_on(ring, bells)
 
 def test_board_keeps_state_and_progress_of_each_slot_apart():
     segment = create_segment(Board.size_bytes(3))
-    board, other = Board(segment.fd), Board(segment.fd)
+    board, other = Board.create(segment.fd), Board(segment.fd)
     assert board.slots == 3
     assert board.state(1) == (0, 0) and board.progress(1) == (0, 0)
     board.set_state(1, incarnation=2**32 - 1, state=5)
@@ -318,9 +318,42 @@ def test_board_keeps_state_and_progress_of_each_slot_apart():
 
 def test_board_refuses_another_segment(ring):
     r = ring()
-    with pytest.raises(RingMismatch, match="no board"):
-        Board(r.segment.fd)
     segment = create_segment(100)
-    with pytest.raises(ValueError, match="size_bytes"):
-        Board(segment.fd)
+    for open_board in (Board, Board.look, Board.create):
+        with pytest.raises(RingMismatch, match="use already" if open_board == Board.create else "no board"):
+            open_board(r.segment.fd)
+        with pytest.raises(ValueError, match="size_bytes"):
+            open_board(segment.fd)
     segment.close()
+
+
+def test_nobody_but_its_maker_writes_to_a_new_segment(bells):
+    """An onlooker tried whether each segment that it found was a board, and made rings boards before their writers
+    had come to them."""
+    segment = create_segment(RingWriter.size_bytes(1 << 16))
+    for open_board in (Board, Board.look):
+        with pytest.raises(RingMismatch, match="no board"):
+            open_board(segment.fd)
+    with pytest.raises(RingMismatch):
+        RingReader(segment.fd, 0, 0, None, EPOCH)
+    assert not any(os.pread(segment.fd, segment.size_bytes, 0))
+    RingWriter(segment.fd, bells[0], epoch=EPOCH)
+    segment.close()
+
+
+def test_an_onlooker_cannot_write(bells):
+    bells.board.set_state(3, incarnation=1, state=2)
+    fd = os.open(f"/proc/self/fd/{bells.segment.fd}", os.O_RDONLY)
+    board = Board.look(fd)
+    os.close(fd)
+    assert board.state(3) == (1, 2)
+    for write in (
+        lambda: board.set_state(3, incarnation=1, state=1),
+        lambda: board.advance(3, 1),
+        lambda: board.set_gauges(3, 1),
+        lambda: board.set_label(3, "x"),
+        lambda: Doorbell(board, 3, bells[0].fileno()),
+    ):
+        with pytest.raises(ValueError, match="onlooker"):
+            write()
+    assert bells.board.state(3) == (1, 2) and bells.board.progress(3) == (0, 0)
