@@ -1,13 +1,18 @@
 """The cell of an Actor: handlers run one at a time on the loop, concurrent ones and streams beside them.
 
 A handler runs inside the serving task (a task each would double the cost of a call); so its cancellation is told
-apart from the cell's own by `_cancelled_by`.
+apart from the cell's own by `_cancelled_by`. A handler of an idle actor begins even before that task has a turn, in the
+callback that brought its message, in the task's context and as the current task; if it has to wait, the task goes on
+with it. A process that was woken for one short call so needs no further turn of its loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from dataclasses import dataclass
 from typing import Any
 
 from . import call_context
@@ -21,16 +26,63 @@ from .wire import FailureKind
 CALLER, DEADLINE = "its caller gave up", "deadline"
 
 
+@dataclass(slots=True)
+class Begun:
+    """A handler that began before the task that serves the mailbox had a turn, and waits for ``awaited``."""
+
+    incoming: Incoming
+    handler: Coroutine[Any, Any, Any]
+    awaited: Any
+
+    @types.coroutine
+    def rest(self, cancelled: asyncio.CancelledError | None) -> Generator[Any, Any, Any]:
+        """What is left of it, for that task; ``cancelled``: it was cancelled before it could wait itself."""
+        awaited = self.awaited
+        thrown: BaseException | None = None
+        if cancelled is not None and not (asyncio.isfuture(awaited) and awaited.cancel()):
+            thrown = cancelled  # as Task.cancel: only if what it waits for cannot be cancelled in its place
+        while True:
+            if thrown is not None:
+                try:
+                    awaited = self.handler.throw(thrown)
+                except StopIteration as end:
+                    return end.value
+            try:
+                yield awaited
+            except BaseException as error:
+                thrown = error
+            else:
+                return (yield from self.handler)
+
+
 class AsyncCell(Cell):
-    """See the module. `serve` runs until it is cancelled; `close` ends what runs beside it."""
+    """See the module. `start` begins to serve, until the task is cancelled; `close` ends what runs beside it."""
 
     def __init__(self, actor: Actor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]) -> None:
         super().__init__(actor, actor_id, name, on_handler)
         self._current: Incoming | None = None
+        self._timer: asyncio.TimerHandle | None = None  # its deadline
         self._cancelled_by: str | None = None
         self._task: asyncio.Task[None] | None = None
+        self._context: Context | None = None  # of that task
+        self._begun: Begun | None = None
         self._beside: dict[tuple[Origin, int | None], asyncio.Task[None]] = {}
         self._streams: dict[tuple[Origin, int], StreamProducer] = {}
+
+    def start(self) -> asyncio.Task[None]:
+        """The task that handles messages, until it is cancelled."""
+        self._context = copy_context()
+        self._task = asyncio.create_task(self._serve(), name=f"{self.name}: mailbox", context=self._context)
+        return self._task
+
+    def put_and_run(self, incoming: Incoming) -> bool:
+        arrived = self._arrived
+        handler = self._handlers.get(incoming.method)
+        if self.queue or arrived is None or arrived.done() or handler is None or not handler.begins_at_once:
+            self.put(incoming)
+            return False
+        assert self._context is not None
+        return not self._enqueue(incoming) or self._context.run(self._begin, arrived)
 
     def cancel(self, origin: Origin, call_id: int) -> None:
         current = self._current
@@ -51,24 +103,33 @@ class AsyncCell(Cell):
             if of == origin:
                 task.cancel()
 
-    async def serve(self) -> None:
-        """Handle messages until cancelled."""
-        self._task = asyncio.current_task()
+    async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while not self.queue:
+            cancelled = None
+            while not self.queue and self._begun is None:
                 self._arrived = loop.create_future()
-                await self._arrived
-                self._arrived = None
-            incoming, handler = self._take()
-            if handler is None:
-                pass
-            elif handler.is_stream:
-                self._start_stream(incoming, handler.descriptor)
-            elif handler.is_concurrent:
-                self._start_beside(incoming, self._run_beside(incoming, handler.function))
+                try:
+                    await self._arrived
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                finally:
+                    self._arrived = None
+                if cancelled is not None and self._begun is None:
+                    raise cancelled
+            begun = self._take_begun()
+            if begun is not None:
+                await self._go_on(begun, cancelled)
             else:
-                await self._run_inline(incoming, handler.function)
+                incoming, handler = self._take()
+                if handler is None:
+                    pass
+                elif handler.is_stream:
+                    self._start_stream(incoming, handler.descriptor)
+                elif handler.is_concurrent:
+                    self._start_beside(incoming, self._run_beside(incoming, handler.function))
+                else:
+                    await self._run_inline(incoming, handler.function)
             if not self.queue:
                 self._on_handler(self, 0)
 
@@ -86,28 +147,92 @@ class AsyncCell(Cell):
             self._cancelled_by = by
             self._task.cancel()
 
+    def _begin(self, arrived: asyncio.Future[None]) -> bool:
+        """Handle the only message as far as it goes without waiting; whether that was all. In the task's context."""
+        incoming, handler = self._take()
+        if handler is None:
+            return True
+        task = self._task
+        assert task is not None
+        loop = arrived.get_loop()
+        self._enter(incoming)
+        asyncio._enter_task(loop, task)  # the loop runs none: we are in a callback
+        try:
+            running = handler.function(self.actor, *incoming.args, **incoming.kwargs)
+            awaited = running.send(None)
+        except StopIteration as end:
+            self._succeeded(incoming, end.value)
+        except BaseException as error:
+            self._ended_by(incoming, error)
+        else:
+            self._begun = Begun(incoming, running, awaited)
+            if not arrived.done():  # else the handler has cancelled its task
+                arrived.set_result(None)
+            return False
+        finally:
+            asyncio._leave_task(loop, task)
+        self._leave()
+        if not self.queue:
+            self._on_handler(self, 0)
+        return True
+
+    def _take_begun(self) -> Begun | None:
+        begun, self._begun = self._begun, None
+        return begun
+
+    async def _go_on(self, begun: Begun, cancelled: asyncio.CancelledError | None) -> None:
+        try:
+            value = await begun.rest(cancelled)
+        except BaseException as error:
+            self._ended_by(begun.incoming, error)
+        else:
+            self._succeeded(begun.incoming, value)
+        finally:
+            self._leave()
+            self._end_if_cancelled()
+
     async def _run_inline(self, incoming: Incoming, function: Callable[..., Any]) -> None:
-        self._current = incoming
-        timer = self._start_timer(incoming, self._cancel_current) if incoming.context is not EMPTY else None
-        call_context.enter(self._context_of(incoming))
+        self._enter(incoming)
         try:
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
-        except asyncio.CancelledError as error:
-            self._ended_by_cancellation(incoming, self._cancelled_by, error)
-        except BaseException as error:  # SystemExit of a handler must not end the host's loop
-            self._failed(incoming, error)
+        except BaseException as error:
+            self._ended_by(incoming, error)
         else:
             self._succeeded(incoming, value)
         finally:
-            self._current = None
-            if timer is not None:
-                timer.cancel()
-            assert self._task is not None
-            if self._cancelled_by is not None:  # the handler's cancellation is not the serving task's
-                self._cancelled_by = None
-                self._task.uncancel()
-            if self._task.cancelling():  # a stop, perhaps one that the handler swallowed or its caller's stood for
-                raise asyncio.CancelledError
+            self._leave()
+            self._end_if_cancelled()
+
+    def _enter(self, incoming: Incoming) -> None:
+        self._current = incoming
+        if incoming.context is not EMPTY:
+            self._timer = self._start_timer(incoming, self._cancel_current)
+            call_context.enter(self._context_of(incoming))
+        elif call_context.current() is not self._plain_context:
+            call_context.enter(self._plain_context)
+
+    def _leave(self) -> None:
+        self._current = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_if_cancelled(self) -> None:
+        """The handler's cancellation is not the serving task's; but a stop is, perhaps one that the handler swallowed
+        or that its caller's stood for.
+        """
+        assert self._task is not None
+        if self._cancelled_by is not None:
+            self._cancelled_by = None
+            self._task.uncancel()
+        if self._task.cancelling():
+            raise asyncio.CancelledError
+
+    def _ended_by(self, incoming: Incoming, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            self._ended_by_cancellation(incoming, self._cancelled_by, error)
+        else:
+            self._failed(incoming, error)  # even a SystemExit: it must not end the host's loop
 
     async def _run_beside(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         task = asyncio.current_task()

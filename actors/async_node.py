@@ -1,7 +1,8 @@
 """A node on an asyncio loop: one eventfd and one socket per peer are all that the loop watches.
 
-A doorbell drains the inboxes in batches and gives the loop a turn between them; when nothing is left, and nothing comes
-for a moment (`Doorbell.spin`), it arms the bell again, so an idle node makes no system call and has no timer.
+Everything that it does for its rings is one callback, `_turn`: ring whom it wrote to, take a batch from every inbox,
+look for more for a moment (`Doorbell.spin`), arm the bell. An idle node makes no system call and has no timer. What was
+woken runs on cold caches, where every call costs several times as much as in a loop that is busy: so there are few.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class AsyncNode(Node):
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self.loop = asyncio.get_running_loop()
-        self._flush_scheduled = False
-        self._drain_scheduled = False
+        self._turn_scheduled = False
+        self._armed = False  # nothing is to be looked for until the bell rings
         self._running = False
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
@@ -43,7 +44,7 @@ class AsyncNode(Node):
         """Begin to receive."""
         self._running = True
         self.loop.add_reader(self.bell.fileno(), self._on_bell)
-        self._schedule_drain()
+        self._schedule_look()
 
     def stop(self) -> None:
         """Send what can be sent, then let go of the loop."""
@@ -101,10 +102,9 @@ class AsyncNode(Node):
             raise outcome[0]
 
     def schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self.loop.call_soon(self._flush)
-            self.outbox.flush()  # who sleeps is woken by the first message, and meanwhile the others are written
+        self.outbox.ring.flush()  # who sleeps is woken by the first message, and meanwhile the others are written
+        if not self._turn_scheduled:
+            self._schedule_turn()
 
     def watch_link(self, peer: Peer) -> None:
         self.loop.add_reader(peer.link.fileno(), self.read_link, peer)
@@ -122,7 +122,7 @@ class AsyncNode(Node):
 
     def read_link(self, peer: Peer) -> None:
         super().read_link(peer)
-        self._schedule_drain()  # an overflow frame or a new inbox may have made messages ready
+        self._schedule_look()  # an overflow frame or a new inbox may have made messages ready
 
     async def frames_written(self, peer: Peer) -> None:
         """Wait until every frame queued for the peer is with the kernel, or the peer is gone."""
@@ -158,52 +158,67 @@ class AsyncNode(Node):
             self._watched_for_writing.discard(peer.link.fileno())
             self.loop.remove_writer(peer.link.fileno())
 
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        if self._running:
-            self.flush()
-            if self.has_backlog:
-                self._schedule_drain()  # its arming waits for space, too
-            elif self.calls.asked:
-                # An answer may come so soon that looking for it beats being woken; but each callee needs a core.
-                self._looks_for_answers = self.calls.asked < self._cores
-                if self._looks_for_answers and not self._drain_scheduled:
-                    self.bell.disarm()
-                    self._schedule_drain()
-            self.calls.asked = 0
-
     def _on_bell(self) -> None:
         self.bell.disarm()
-        if not self._drain_scheduled:
-            self._drain()
+        self._armed = False
+        if not self._turn_scheduled:
+            self._turn()
 
-    def _schedule_drain(self) -> None:
-        if not self._drain_scheduled:
-            self._drain_scheduled = True
-            self.loop.call_soon(self._drain)
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self.loop.call_soon(self._turn)
 
-    def _drain(self) -> None:
-        self._drain_scheduled = False
-        if not self._running:
-            return
-        if not self.poll_once() and not self._poll_on() and self._arm():
-            return
-        self._schedule_drain()
+    def _schedule_look(self) -> None:
+        """Look into the inboxes, though nobody has rung."""
+        self._armed = False
+        self._schedule_turn()
+
+    def _turn(self) -> None:
+        """One turn's work; another one follows if there may be more to do, else the bell is armed."""
+        goes_on = False
+        self._turn_scheduled = True  # what is sent meanwhile needs no turn of its own
+        try:
+            if not self._running:
+                return
+            if self._unflushed or self._backlog:
+                self._flush_rest()
+            calls, delivery = self.calls, self.delivery
+            asked, calls.asked = calls.asked, 0
+            if asked:
+                # An answer may come so soon that looking for it beats being woken; but each callee needs a core.
+                self._looks_for_answers = asked < self._cores
+            if self._armed and not self._backlog:
+                goes_on = bool(asked) and self._poll_on()
+            else:
+                delivery.has_settled = False
+                handled = self.poll_once()
+                if self._unflushed:
+                    self._flush_rest()
+                if handled and (handled > 1 or not delivery.has_settled or calls.asked):
+                    goes_on = True  # the loop has something to do for what has come
+                else:
+                    goes_on = self._poll_on() or not self.bell.arm(self.readers, self._space_wanted)
+            self._armed = not goes_on
+        finally:
+            self._turn_scheduled = goes_on
+            if goes_on:
+                self.loop.call_soon(self._turn)
+
+    def _flush_rest(self) -> None:
+        if self._unflushed > 1 or self._backlog or self.outbox.uses_links:
+            self.flush()
+        self._unflushed = 0  # the first one was flushed when it was sent
 
     def _poll_on(self) -> bool:
-        """Nothing has come: look on for a moment, if that is worth while; else False."""
-        if self._flush_scheduled:
-            self.flush()
-        if self.calls.in_flight and self._looks_for_answers:
+        """Look on for a moment, if that is worth while, and handle what has come; else False, and arm or stay so."""
+        if self._looks_for_answers and self.calls.in_flight:
             spin_s = ANSWER_SPIN_S
         elif self.cells:
             spin_s = SPIN_S
         else:
             return False  # nothing is to come
-        if not self.bell.spin(self.readers, self._space_wanted(), SPIN_SLICE_S, spin_s):
+        if not self.bell.spin(self.readers, self._space_wanted, SPIN_SLICE_S, spin_s):
             return False
         self.poll_once()
         return True
-
-    def _arm(self) -> bool:
-        return self.bell.arm(self.readers, self._space_wanted())

@@ -64,7 +64,7 @@ class BlockingNode(Node):
 
     def wait(self) -> None:
         """Sleep until a message, a frame or needed space arrives."""
-        ready = self.bell.wait(self.readers, self._space_wanted(), list(self._watched), None, SPIN_S)
+        ready = self.bell.wait(self.readers, self._space_wanted, list(self._watched), None, SPIN_S)
         self._read_links(ready)
 
     def _read_links(self, fds: list[int]) -> None:

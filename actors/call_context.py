@@ -51,9 +51,7 @@ _current: ContextVar[CallContext] = ContextVar("ringcast_call_context", default=
 
 
 def unpack(data: Any) -> CallContext:
-    """The context that `CallContext.pack` made."""
-    if data is None:
-        return EMPTY
+    """The context that `CallContext.pack` made, if it was not the empty one."""
     deadline, chain, trace, is_retry = data
     return CallContext(deadline, tuple(chain), trace, is_retry)
 

@@ -33,6 +33,16 @@ class Waiter(Protocol):
     def end(self, value: Any, error: ActorError | None) -> None:
         """It ended."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is awaited any more."""
+
+
+class GroupWaiter(Waiter, Protocol):
+    """Who waits for one member's answer to a group call; it is told the call's number."""
+
+    call_id: int
+
 
 class ReplyFuture(asyncio.Future[Any]):
     """A call in flight, numbered ``call_id``. Cancelling it cancels the handler at the other end."""
@@ -54,6 +64,10 @@ class ReplyFuture(asyncio.Future[Any]):
             self.set_result(value)
         else:
             self.set_exception(error)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.done()
 
 
 class Calls:
@@ -119,21 +133,40 @@ class Calls:
         return outgoing
 
     def ask_group(
-        self, refs: Sequence[Ref], method: str, args: tuple[Any, ...], kwargs: dict[str, Any], reply_from: int | None
-    ) -> list[ReplyFuture]:
+        self,
+        waiters: Sequence[GroupWaiter],
+        refs: Sequence[Ref],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        reply_from: int | None,
+    ) -> None:
         """One call to every member, encoded once and written once where all can take it now.
 
-        With ``reply_from`` the other members answer only if they fail: `forget` their futures when they are not
-        needed any more.
+        With ``reply_from`` the other members answer only if they fail: `forget` their waiters when they are not
+        needed any more. Raises like `ask`, and then no member has been asked.
         """
-        futures = [self._new_future() for _ in refs]
+        self._node.current_loop()
+        for waiter in waiters:
+            self._last_call_id += 1
+            waiter.call_id = self._last_call_id
         if call_context.current().expired():
-            for future in futures:
-                future.end(None, DeadlineExceeded("before the call was sent"))
-            return futures
-        if not self._broadcast(refs, futures, method, args, kwargs, reply_from):
-            for ref, future in zip(refs, futures, strict=True):
-                self._start(CALL, future.call_id, future, ref, method, args, kwargs)
+            for waiter in waiters:
+                waiter.end(None, DeadlineExceeded("before the call was sent"))
+        elif not self._broadcast(refs, waiters, method, args, kwargs, reply_from):
+            try:
+                for ref, waiter in zip(refs, waiters, strict=True):
+                    self._start(CALL, waiter.call_id, waiter, ref, method, args, kwargs)
+            except BaseException:
+                self.cancel_all(waiters)
+                raise
+
+    def futures(self, count: int) -> list[ReplyFuture]:
+        """Waiters for a group call."""
+        loop = self._node.current_loop()
+        futures = [ReplyFuture(loop=loop) for _ in range(count)]
+        for future in futures:
+            future.calls = self
         return futures
 
     def tell_group(self, refs: Sequence[Ref], method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -181,10 +214,16 @@ class Calls:
                 return
         self._node.send_cancel(route, call_id)
 
-    def forget(self, futures: Sequence[ReplyFuture]) -> None:
+    def cancel_all(self, waiters: Sequence[GroupWaiter]) -> None:
+        """End the handlers of those of these calls that have not ended."""
+        for waiter in waiters:
+            if not waiter.has_ended:
+                self.cancel(waiter.call_id)
+
+    def forget(self, waiters: Sequence[GroupWaiter]) -> None:
         """The answers of these calls are not needed; their handlers run on."""
-        for future in futures:
-            self._pending.pop(future.call_id, None)
+        for waiter in waiters:
+            self._pending.pop(waiter.call_id, None)
 
     def fail_route(self, route: Route, cause: Cause) -> None:
         """The actor is not to be reached: end every call to it, and what waits to leave."""
@@ -252,7 +291,7 @@ class Calls:
     def _broadcast(
         self,
         refs: Sequence[Ref],
-        futures: Sequence[ReplyFuture] | None,
+        waiters: Sequence[GroupWaiter] | None,
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -265,18 +304,18 @@ class Calls:
         routes = [node.route_to(ref) for ref in refs]
         if any(r.state is not RouteState.UP or r.waiting or r.slot == node.slot for r in routes):
             return False
-        first = futures[0].call_id if futures else None
+        first = waiters[0].call_id if waiters else None
         actor_ids = [ref._actor_id for ref in refs]
         context = call_context.current().pack()
         envelope = (int(Envelope.GROUP), actor_ids, first, reply_from, method, args, kwargs, context)
         payload = node.codec.encode(envelope)
         if not all(route.allows(len(payload)) for route in routes):
             return False
-        self.asked += len(futures or ())
+        self.asked += len(waiters or ())
         for number, route in enumerate(routes):
             route.outstanding_bytes += len(payload)
-            if futures is not None:
-                self._pending[futures[number].call_id] = (futures[number], route)
+            if waiters is not None:
+                self._pending[waiters[number].call_id] = (waiters[number], route)
             if route.stall_after_s is not None:
                 node.watch_for_stall(route)
         node.send_to_slots([route.slot for route in routes], payload)

@@ -7,6 +7,7 @@ the caller, or, for a cast, to the log.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 import traceback
@@ -52,6 +53,7 @@ class Handler:
     is_stream: bool
     is_concurrent: bool
     is_idempotent: bool
+    begins_at_once: bool  # a coroutine that the mailbox's own task runs, see `Cell.put_and_run`
 
 
 def _handlers_of(cls: type[Actor] | type[BlockingActor]) -> dict[str, Handler]:
@@ -65,8 +67,14 @@ def _handlers_of(cls: type[Actor] | type[BlockingActor]) -> dict[str, Handler]:
             is_stream=isinstance(descriptor, StreamDescriptor),
             is_concurrent=call is not None and call.concurrent,
             is_idempotent=call is not None and call.idempotent,
+            begins_at_once=call is not None and not call.concurrent and _is_coroutine(call.function),
         )
     return handlers
+
+
+def _is_coroutine(function: Callable[..., Any]) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 class Cell(ABC):
@@ -88,16 +96,15 @@ class Cell(ABC):
 
     def put(self, incoming: Incoming) -> None:
         """Add a message to the mailbox."""
-        if incoming.context is not EMPTY and self._would_wait_for_itself(incoming):
-            return
-        incoming.arrived_at = time.monotonic()
-        queue = self.queue
-        queue.append(incoming)
-        if len(queue) > self.meter.peak_depth:
-            self.meter.peak_depth = len(queue)
-        arrived = self._arrived
-        if arrived is not None and not arrived.done():
-            arrived.set_result(None)
+        if self._enqueue(incoming):
+            arrived = self._arrived
+            if arrived is not None and not arrived.done():
+                arrived.set_result(None)
+
+    def put_and_run(self, incoming: Incoming) -> bool:
+        """The same from a callback of the actor's loop, where an idle actor may handle it at once: True if it has."""
+        self.put(incoming)
+        return False
 
     @abstractmethod
     def cancel(self, origin: Origin, call_id: int) -> None:
@@ -117,6 +124,16 @@ class Cell(ABC):
             incoming = self.queue.popleft()
             if incoming.call_id is not None:
                 incoming.origin.fail(self.name, incoming.call_id, FailureKind.GONE, None, text, "")
+
+    def _enqueue(self, incoming: Incoming) -> bool:
+        if incoming.context is not EMPTY and self._would_wait_for_itself(incoming):
+            return False
+        incoming.arrived_at = time.monotonic()
+        queue = self.queue
+        queue.append(incoming)
+        if len(queue) > self.meter.peak_depth:
+            self.meter.peak_depth = len(queue)
+        return True
 
     def _would_wait_for_itself(self, incoming: Incoming) -> bool:
         """Answer a call that comes, through others, from this actor's own handler: it could never be handled."""

@@ -47,16 +47,18 @@ class Place:
     root_bell_fd: int
     root_ring_fd: int
     abort_fd: int  # readable when a stop must reach the middle of a handler
-    shown_at: float = 0.0  # when the mailbox's figures were
+    shown_at: float = 0.0  # when the mailbox's figures were,
+    shown_depth: int = 0  # and its depth in them
 
     def show_handler(self, cell: Cell, number: int) -> None:
-        """Show on the board which handler runs (0: none), and the mailbox's figures: when it has become empty, and
+        """Show on the board which handler runs (0: none), and the mailbox's figures: when nothing is left to do, and
         before that so often that a reader sees it move.
         """
         self.board.advance(self.slot, number)
         queue, meter = cell.queue, cell.meter
-        if not queue or meter.taken_at - self.shown_at > SHOW_EVERY_S:
+        if number == 0 or (self.shown_depth and not queue) or meter.taken_at - self.shown_at > SHOW_EVERY_S:
             self.shown_at = meter.taken_at
+            self.shown_depth = len(queue)
             oldest_us = int(queue[0].arrived_at * 1e6) if queue else 0
             self.board.set_gauges(self.slot, len(queue), oldest_us, meter.handled, int(meter.handling_time_s * 1e6))
 

@@ -26,7 +26,7 @@ class StreamReader(AsyncIterator[Any]):
         self._window = 1
         self._return_credit: Callable[[int], None] | None = None
         self._arrived: asyncio.Future[None] | None = None
-        self._ended = False
+        self.has_ended = False
         self._error: ActorError | None = None
 
     async def __aenter__(self) -> StreamReader:
@@ -36,8 +36,8 @@ class StreamReader(AsyncIterator[Any]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._ended:
-            self._ended = True
+        if not self.has_ended:
+            self.has_ended = True
             self._stop(self._call_id)
 
     def __aiter__(self) -> StreamReader:
@@ -48,13 +48,13 @@ class StreamReader(AsyncIterator[Any]):
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
-            if self._ended:
+            if self.has_ended:
                 raise StopAsyncIteration
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         item = self._items.popleft()
         self._unreturned += 1
-        if self._unreturned * 2 >= self._window and not self._ended:
+        if self._unreturned * 2 >= self._window and not self.has_ended:
             assert self._return_credit is not None
             self._return_credit(self._unreturned)
             self._unreturned = 0
@@ -71,7 +71,7 @@ class StreamReader(AsyncIterator[Any]):
 
     def end(self, value: Any, error: ActorError | None) -> None:
         """Nothing more comes."""
-        self._ended = True
+        self.has_ended = True
         self._error = error
         self._wake()
 

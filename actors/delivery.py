@@ -15,6 +15,7 @@ from ringcast.channels import ChannelError, DecodeError
 from ringcast.channels.codec import message_proper
 
 from . import call_context
+from .call_context import EMPTY
 from .cell import Incoming
 from .errors import RemoteError
 from .origin import call_error
@@ -32,6 +33,8 @@ class Delivery:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.is_alone = False  # the message that is handled came alone: there is none that might cancel it
+        self.has_settled = False  # it is over: the loop needs no turn for it
         self._take_by_kind: dict[int, Callable[[Peer, int, list[Any]], None]] = {
             Envelope.CALL: self._take_call,
             Envelope.CAST: self._take_cast,
@@ -58,17 +61,17 @@ class Delivery:
 
     def _take_call(self, peer: Peer, size_bytes: int, message: list[Any], is_stream: bool = False) -> None:
         _, actor_id, call_id, method, args, kwargs, packed = message
-        context = call_context.unpack(packed)
-        self._deliver(actor_id, Incoming(call_id, method, args, kwargs, peer.origin, size_bytes, context, is_stream))
+        context = EMPTY if packed is None else call_context.unpack(packed)
+        incoming = Incoming(call_id, method, args, kwargs, peer.origin, size_bytes, context, is_stream)
+        self._deliver(actor_id, incoming)
 
     def _take_open(self, peer: Peer, size_bytes: int, message: list[Any]) -> None:
         self._take_call(peer, size_bytes, message, is_stream=True)
 
     def _take_cast(self, peer: Peer, size_bytes: int, message: list[Any]) -> None:
         _, actor_id, method, args, kwargs = message
-        cell = self._node.cells.get(actor_id)
-        if cell is not None:
-            cell.put(Incoming(None, method, args, kwargs, peer.origin, size_bytes))
+        if actor_id in self._node.cells:
+            self._deliver(actor_id, Incoming(None, method, args, kwargs, peer.origin, size_bytes))
 
     def _take_reply(self, peer: Peer, size_bytes: int, message: list[Any]) -> None:
         _, call_id, value = message
@@ -99,7 +102,7 @@ class Delivery:
     def _take_group(self, peer: Peer, size_bytes: int, message: list[Any]) -> None:
         """A message to several actors: give it to those that live here."""
         _, actor_ids, first_call_id, reply_from, method, args, kwargs, packed = message
-        context = call_context.unpack(packed)
+        context = EMPTY if packed is None else call_context.unpack(packed)
         for number, actor_id in enumerate(actor_ids):
             if actor_id in self._node.cells:
                 call_id = None if first_call_id is None else first_call_id + number
@@ -110,7 +113,10 @@ class Delivery:
     def _deliver(self, actor_id: int, incoming: Incoming) -> None:
         cell = self._node.cells.get(actor_id)
         if cell is not None:
-            cell.put(incoming)
+            if self.is_alone:
+                self.has_settled = cell.put_and_run(incoming)
+            else:
+                cell.put(incoming)
         elif incoming.call_id is not None:
             text = "it is not in this process"
             incoming.origin.fail(str(actor_id), incoming.call_id, FailureKind.GONE, None, text, "")

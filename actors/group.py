@@ -7,12 +7,12 @@ member is supervised as an actor of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from .actor import Actor, BlockingActor, Msg
-from .calls import Calls, ReplyFuture
+from .calls import Calls
 from .errors import ActorError, NotInSystem
 from .node import Node
 from .ref import Ref
@@ -66,7 +66,10 @@ class Group(Generic[A]):
         With ``reply_from=rank`` only that member's future ends with a value; another's ends if it fails.
         """
         self._check_rank(reply_from)
-        return list(self._calls().ask_group(self._refs, msg.method, msg.args, msg.kwargs, reply_from))
+        calls = self._calls()
+        futures = calls.futures(len(self._refs))
+        calls.ask_group(futures, self._refs, msg.method, msg.args, msg.kwargs, reply_from)
+        return list(futures)
 
     def cast(self, msg: Msg[Any]) -> None:
         """Tell every member. `MailboxFull` or `ActorDied` if some member cannot take it (others may have it then)."""
@@ -88,56 +91,10 @@ class Group(Generic[A]):
         """
         self._check_rank(reply_from)
         calls = self._calls()
-        futures = calls.ask_group(self._refs, msg.method, msg.args, msg.kwargs, reply_from)
-        if partial:
-            await self._wait(futures, futures, None)
-            return [_outcome(future) for future in futures]
-        wanted = futures if reply_from is None else [futures[reply_from]]
-        failed = await self._wait(futures, wanted, _has_failed)
-        if failed is not None:
-            self._give_up(futures)
-            failed.result()
-        calls.forget([future for future in futures if not future.done()])
-        results = [future.result() for future in wanted]
-        return results if reply_from is None else results[0]
-
-    async def _wait(
-        self,
-        futures: Sequence[ReplyFuture],
-        wanted: Sequence[ReplyFuture],
-        ends_all: Callable[[ReplyFuture], bool] | None,
-    ) -> ReplyFuture | None:
-        """Until all that are wanted have ended, or any of ``futures`` so that ``ends_all``: that one.
-
-        One wake-up of the caller, where `asyncio.wait` would take one for each answer.
-        """
-        over: asyncio.Future[ReplyFuture | None] = asyncio.get_running_loop().create_future()
-        left = set(wanted)
-
-        def ended(future: asyncio.Future[Any]) -> None:
-            assert isinstance(future, ReplyFuture)
-            left.discard(future)
-            fails = ends_all is not None and ends_all(future)  # asked of every one: asyncio logs errors that nobody saw
-            if over.done():
-                return
-            if fails:
-                over.set_result(future)
-            elif not left:
-                over.set_result(None)
-
-        if not futures:
-            return None
-        for future in futures:
-            future.add_done_callback(ended)
-        try:
-            return await over
-        except asyncio.CancelledError:
-            self._give_up(futures)
-            raise
-
-    def _give_up(self, futures: Sequence[ReplyFuture]) -> None:
-        for future in futures:
-            future.cancel()
+        gathering = _Gathering(calls, len(self._refs), partial, reply_from)
+        calls.ask_group(gathering.places, self._refs, msg.method, msg.args, msg.kwargs, reply_from)
+        await gathering.wait()
+        return gathering.outcomes if reply_from is None else gathering.outcomes[reply_from]
 
     def _check_rank(self, rank: int | None) -> None:
         if rank is not None and not 0 <= rank < len(self._refs):
@@ -150,14 +107,59 @@ class Group(Generic[A]):
         return node.calls
 
 
-def _has_failed(future: ReplyFuture) -> bool:
-    return future.cancelled() or future.exception() is not None
+class _Place:
+    """Waits for one member's answer."""
+
+    __slots__ = ("_gathering", "_rank", "call_id", "has_ended")
+    call_id: int
+
+    def __init__(self, gathering: _Gathering, rank: int) -> None:
+        self._gathering = gathering
+        self._rank = rank
+        self.has_ended = False
+
+    def end(self, value: Any, error: ActorError | None) -> None:
+        self.has_ended = True
+        self._gathering.ended(self._rank, value, error)
 
 
-def _outcome(future: ReplyFuture) -> Ok[Any] | Err:
-    error = future.exception()
-    if error is None:
-        return Ok(future.result())
-    if isinstance(error, ActorError):
-        return Err(error)
-    raise error
+class _Gathering:
+    """The answers to one gather. Its caller is woken once: by the last answer that it wants, or by a failure."""
+
+    def __init__(self, calls: Calls, count: int, partial: bool, reply_from: int | None) -> None:
+        self.places = [_Place(self, rank) for rank in range(count)]
+        self.outcomes: list[Any] = [None] * count
+        self._calls = calls
+        self._partial = partial
+        self._reply_from = reply_from
+        self._left = count
+        self._failure: ActorError | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def ended(self, rank: int, value: Any, error: ActorError | None) -> None:
+        """A member answered."""
+        if self._over.done():
+            return
+        self._left -= 1
+        if self._partial:
+            self.outcomes[rank] = Ok(value) if error is None else Err(error)
+        elif error is None:
+            self.outcomes[rank] = value
+        else:
+            self._failure = error
+        if self._left == 0 or rank == self._reply_from or self._failure is not None:
+            self._over.set_result(None)
+
+    async def wait(self) -> None:
+        """Until all that is wanted is there; a failure, and leaving, cancels what has not ended."""
+        try:
+            await self._over
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            self._calls.cancel_all(self.places)
+            for place in self.places:
+                place.has_ended = True
+            raise
+        if self._left:
+            self._calls.forget([place for place in self.places if not place.has_ended])

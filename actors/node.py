@@ -71,6 +71,7 @@ class Node(ABC):
         self.calls = Calls(self)
         self.delivery = Delivery(self)
         self.local_origin = LocalOrigin(self)
+        self._inboxes: tuple[tuple[Peer, Inbox], ...] = ()
         self._backlog: deque[tuple[bytes, int]] = deque()
         self._unflushed = 0  # messages sent since the last flush
         bell.cores = bell.cores or core_quota()
@@ -159,7 +160,7 @@ class Node(ABC):
         """Send a message along a route that is up and allows it."""
         route.outstanding_bytes += size_bytes
         if local is None:
-            self._send_masked(self.peers[route.slot].mask, payload)
+            self.send_masked(self.peers[route.slot].mask, payload)
             if route.stall_after_s is not None:
                 self.watch_for_stall(route)
         else:
@@ -243,6 +244,7 @@ class Node(ABC):
             return
         self.unwatch_link(peer)
         self._read_frames(peer)
+        self.delivery.is_alone = False
         if peer.inbox is not None:
             while messages := peer.inbox.poll(POLL_BATCH):
                 for _, payload in messages:
@@ -267,16 +269,17 @@ class Node(ABC):
 
     def send(self, peer: Peer, payload: bytes) -> None:
         """Put an envelope into our ring for one peer, behind everything sent before."""
-        self._send_masked(peer.mask, payload)
+        self.send_masked(peer.mask, payload)
 
     def send_to_slots(self, slots: list[int], payload: bytes) -> None:
         """The same for several processes: one record that all of them read."""
         mask = 0
         for slot in slots:
             mask |= self.peers[slot].mask
-        self._send_masked(mask, payload)
+        self.send_masked(mask, payload)
 
-    def _send_masked(self, mask: int, payload: bytes) -> None:
+    def send_masked(self, mask: int, payload: bytes) -> None:
+        """The same for the peers in ``mask``."""
         if self._backlog or not self.outbox.try_send(payload, mask):
             self._backlog.append((payload, mask))
         self._unflushed += 1
@@ -291,8 +294,9 @@ class Node(ABC):
         while self._backlog and self.outbox.try_send(*self._backlog[0]):
             self._backlog.popleft()
         self.outbox.flush()
-        for link in self.outbox.links_pending():
-            self.link_has_backlog(next(p for p in self.peers.values() if p.link is link))
+        if self.outbox.uses_links:
+            for link in self.outbox.links_pending():
+                self.link_has_backlog(next(p for p in self.peers.values() if p.link is link))
 
     # Receiving.
 
@@ -301,8 +305,10 @@ class Node(ABC):
         return bool(self._backlog)
 
     def _collect_readers(self) -> None:
-        self.readers = tuple(p.inbox.reader for p in self.peers.values() if p.inbox is not None)
+        self._inboxes = tuple((p, p.inbox) for p in self.peers.values() if p.inbox is not None)
+        self.readers = tuple(inbox.reader for _, inbox in self._inboxes)
 
+    @property
     def _space_wanted(self) -> tuple[RingWriter, ...]:
         """For waits: our ring, if messages wait for room in it."""
         return (self.outbox.ring,) if self._backlog else ()
@@ -311,14 +317,12 @@ class Node(ABC):
         """Handle a batch from every inbox; the number of messages handled."""
         handled = 0
         handle = self.delivery.handle
-        for peer in list(self.peers.values()):
-            inbox = peer.inbox
-            if inbox is None:
-                continue
+        for peer, inbox in self._inboxes:
             messages = inbox.poll(POLL_BATCH)
             if inbox.reader.blocked:
                 self.read_link(peer)
                 messages += inbox.poll(POLL_BATCH)
+            self.delivery.is_alone = len(messages) == 1
             for _, payload in messages:
                 handle(peer, payload)
             handled += len(messages)

@@ -71,7 +71,7 @@ class RemoteOrigin:
 
     def _send(self, data: bytes) -> None:
         if self._node.peers.get(self._peer.slot) is self._peer:
-            self._node.send(self._peer, data)
+            self._node.send_masked(self._peer.mask, data)
 
 
 class LocalOrigin:

@@ -79,7 +79,8 @@ class BoundCall:
         self.cast = BoundCast(ref, method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        return sender_of(self._ref).ask(self._ref, self._method, args, kwargs)
+        ref = self._ref
+        return (ref._sender or sender_of(ref)).ask(ref, self._method, args, kwargs)
 
     def open(self, *args: Any, **kwargs: Any) -> StreamReader:
         return sender_of(self._ref).open(self._ref, self._method, args, kwargs)

@@ -62,7 +62,7 @@ class ActorRunner:
         except BaseException:
             self._forget("the actor did not start")
             raise
-        self._serve = asyncio.create_task(self._cell.serve(), name=f"{self._cell.name}: mailbox")
+        self._serve = self._cell.start()
         self._run = asyncio.create_task(contained(self._actor.run(ctx)), name=f"{self._cell.name}: run")
 
     async def failure(self) -> BaseException:

@@ -37,6 +37,7 @@ class Outbox:
         self._detached = 0  # their mask
         self._spilling = self._rejecting = 0  # masks of the readers with that policy
         self._impatient = False  # there are some
+        self.uses_links = False  # something of ours may wait on a link, see links_pending
         self._credits = Credits(ring)
         self._next_overflow = 0
         self._streamed = self._sealed = self._attaches = self._refusals = 0
@@ -159,7 +160,9 @@ class Outbox:
 
     def links_pending(self) -> list[Link]:
         """The links with bytes left to send: pump each when its socket is writable."""
-        return [link for link in self._links.values() if link.pending]
+        pending = [link for link in self._links.values() if link.pending]
+        self.uses_links = bool(pending)
+        return pending
 
     @property
     def wants_space(self) -> bool:
@@ -253,6 +256,7 @@ class Outbox:
             self._next_overflow += 1
             self._sealed += payload.sealed
             self._streamed += not payload.sealed
+            self.uses_links = True
             payload.send(number, [(self._links[slot], slot in self._spills) for slot in _slots_of(mask)])
         finally:
             payload.close()
@@ -293,6 +297,7 @@ class Outbox:
             records = self.ring.detach(slot, position)
             if records is None:
                 continue  # it has a view open, or it has just moved on
+            self.uses_links = True
             self._spills[slot] = Spill(self.ring, slot, self._links[slot], self._limits[slot])
             self._detached |= 1 << slot
             for record in records:
@@ -315,6 +320,7 @@ class Outbox:
         """Let a detached reader go on in the ring, and tell it behind everything that was spilled to it."""
         self._end_spill(slot)
         notice = pack_notice(*self.ring.attach(slot))
+        self.uses_links = True
         try:
             self._links[slot].send(NOTICE_FRAME, 0, notice)
         except OSError as error:
@@ -325,6 +331,7 @@ class Outbox:
     def _push(self, kind: int, type: int, data: bytes, mask: int) -> None:
         """Put a record on the links of the detached readers in ``mask``."""
         for slot in _slots_of(mask & self._detached):
+            self.uses_links = True
             self._spills[slot].push(kind, type, self.ring.seq, data)
 
     def _end_spill(self, slot: int) -> None:

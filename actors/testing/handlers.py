@@ -95,7 +95,7 @@ class _Stage:
     async def served(self) -> AsyncIterator[None]:
         """The mailbox is served meanwhile."""
         cell = self._cell
-        serving = asyncio.create_task(cell.serve() if isinstance(cell, AsyncCell) else self._serve_blocking(cell))
+        serving = cell.start() if isinstance(cell, AsyncCell) else asyncio.create_task(self._serve_blocking(cell))
         try:
             yield
         finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..async_node import AsyncNode
 from ..blocking_cell import BlockingCell
 from ..blocking_node import BlockingNode
-from ..calls import Calls, ReplyFuture, Waiter
+from ..calls import Calls, GroupWaiter, ReplyFuture, Waiter
 from ..cell import Cell, Incoming
 from ..consumer import StreamReader
 from ..delivery import Delivery
@@ -78,7 +78,7 @@ class Observer:
         process.bells.append(node.bell.fileno())
         self._world.descriptors.add_bell(node.bell.fileno())
         wrap(node, "connect", self._connect)
-        wrap(node, "_send_masked", self._send_masked)
+        wrap(node, "send_masked", self._send)
         wrap(node.delivery, "handle", self._handle)
         wrap(node, "send_frame", self._send_frame)
         wrap(node, "on_frame", self._on_frame)
@@ -112,7 +112,7 @@ class Observer:
 
     # Rings.
 
-    def _send_masked(self, original: Callable[[int, bytes], None], mask: int, payload: bytes) -> None:
+    def _send(self, original: Callable[[int, bytes], None], mask: int, payload: bytes) -> None:
         if self.process.has_ended:
             return
         world = self._world
@@ -241,23 +241,20 @@ class Observer:
         original(kind, call_id, waiter, ref, method, *args)
 
     def _ask_group(
-        self, original: Callable[..., list[ReplyFuture]], refs: Any, method: str, *args: Any
-    ) -> list[ReplyFuture]:
-        futures = original(refs, method, *args)
-        for ref, future in zip(refs, futures, strict=True):
-            self._opened(future.call_id, future, f"{ref._name}.{method}")
-        return futures
+        self, original: Callable[..., None], waiters: Sequence[GroupWaiter], refs: Any, method: str, *args: Any
+    ) -> None:
+        original(waiters, refs, method, *args)
+        for ref, waiter in zip(refs, waiters, strict=True):
+            self._opened(waiter.call_id, waiter, f"{ref._name}.{method}")
 
     def _opened(self, call_id: int, waiter: Waiter, text: str) -> None:
-        if isinstance(waiter, StreamReader):
-            self._ledger.opened(self._party, call_id, text, lambda: not waiter._ended, True)
-        elif isinstance(waiter, ReplyFuture):
-            self._ledger.opened(self._party, call_id, text, lambda: not waiter.done(), False)
+        is_stream = isinstance(waiter, StreamReader)
+        self._ledger.opened(self._party, call_id, text, lambda: not waiter.has_ended, is_stream)
 
-    def _forget(self, original: Callable[[Sequence[ReplyFuture]], None], futures: Sequence[ReplyFuture]) -> None:
-        for future in futures:
-            self._ledger.forgotten(self._party, future.call_id)
-        original(futures)
+    def _forget(self, original: Callable[[Sequence[GroupWaiter]], None], waiters: Sequence[GroupWaiter]) -> None:
+        for waiter in waiters:
+            self._ledger.forgotten(self._party, waiter.call_id)
+        original(waiters)
 
     def _finish(self, original: Callable[..., None], call_id: int, value: Any, error: Any) -> None:
         if call_id in self._node.calls._pending:
@@ -300,10 +297,11 @@ class Observer:
         ledger, world = self._ledger, self._world
         mailbox = ledger.cell_made(self._party, cell)
 
-        def put(original: Callable[[Incoming], None], incoming: Incoming) -> None:
-            original(incoming)
-            if cell.queue and cell.queue[-1] is incoming:
+        def enqueue(original: Callable[[Incoming], bool], incoming: Incoming) -> bool:
+            enqueued = original(incoming)
+            if enqueued:
                 ledger.put(mailbox, incoming, cell.capacity_bytes)
+            return enqueued
 
         def take(original: Callable[[], tuple[Incoming, Any]]) -> tuple[Incoming, Any]:
             incoming, descriptor = original()
@@ -329,7 +327,7 @@ class Observer:
                 original(*args)
 
         wrap(cell, "_on_handler", advance)
-        wrap(cell, "put", put)
+        wrap(cell, "_enqueue", enqueue)
         wrap(cell, "_take", take)
         wrap(cell, "_drop_queued", drop)
         if isinstance(cell, BlockingCell):

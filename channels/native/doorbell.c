@@ -176,8 +176,8 @@ static PyMethodDef methods[] = {
     METHOD("spin", doorbell_spin, METH_FASTCALL | METH_KEYWORDS,
            "spin(readers, writers, slice_s, spin_s) -> bool\n\nFor a loop that has nothing to do: look for at most "
            "slice_s whether a reader or a writer becomes ready, up to\nspin_s in one idle time, and under the conditions "
-           "of wait(). True: look what has come, give the loop a turn and call\nagain. False: arm() and sleep until the "
-           "bell rings. The GIL is released."),
+           "of wait(). True: look what has come, give the loop a turn and call\nagain; the bell is awake. False: arm(), unless "
+           "it is armed, and sleep until the bell rings. The GIL is released."),
     METHOD("may_spin", doorbell_may_spin, METH_NOARGS,
            "may_spin() -> bool\n\nWhether polling for a moment takes a core from nobody: there are two or more, and one for "
            "each of this board's\nbusy processes. They are counted anew every 10 ms; where they may run is looked at when one sleeps."),

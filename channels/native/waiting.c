@@ -353,6 +353,8 @@ PyObject *doorbell_spin(DoorbellObject *self, PyObject *const *args, Py_ssize_t 
     int64_t until = self->idle_ns + self->idle_spin_ns, slice = now + (int64_t)(slice_s * 1e9);
     bool found = false, goes_on = self->spinning && now < until;
     if (goes_on) {
+        if (LOAD_RELAXED(self->bell.word) & BELL_STATE)
+            bell_awake(&self->bell); /* nobody needs to ring who looks; a token that has come already ends the next sleep */
         Py_BEGIN_ALLOW_THREADS
         found = spin(&from, slice < until ? slice : until);
         Py_END_ALLOW_THREADS

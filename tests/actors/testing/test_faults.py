@@ -45,13 +45,15 @@ def test_delays_take_time_and_lose_nothing(faults: Faults) -> None:
         for k in range(5):
             assert await store.put("k", k) == k
 
-    for seed in range(10):
-        times = []
-        for these in (Faults(), faults):
+    taken_s = []
+    for these in (Faults(), faults):
+        sum_s = 0.0
+        for seed in range(10):
             with Simulation(seed, faults=these) as sim:
                 sim.run(main)
-            times.append(sim.now_s)
-        assert times[1] > times[0] + 0.05
+            sum_s += sim.now_s
+        taken_s.append(sum_s)
+    assert taken_s[1] > taken_s[0] + 10 * 0.05  # some delays are short
 
 
 def test_a_late_reply_comes_after_its_sender_was_restarted_and_is_dropped() -> None:

@@ -63,16 +63,17 @@ def test_the_scenarios_are_right_when_nothing_is_planted() -> None:
 
 
 def test_a_reader_that_does_not_look_again_after_arming_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drain(self: AsyncNode) -> None:
-        self._drain_scheduled = False
+    def turn(self: AsyncNode) -> None:
+        self._turn_scheduled = False
         if not self._running:
             return
+        self.flush()
         if self.poll_once():
-            self._schedule_drain()
+            self._schedule_turn()
         else:
             self.loop.call_soon(lambda: self._running and self.bell.arm([]))
 
-    monkeypatch.setattr(AsyncNode, "_drain", drain)
+    monkeypatch.setattr(AsyncNode, "_turn", turn)
     with pytest.raises(SimulationFailed, match="nothing can happen any more|a message was lost"):
         explore(chatter, range(200))
 
@@ -116,7 +117,7 @@ def test_a_message_that_overtakes_the_backlog_is_found(monkeypatch: pytest.Monke
             self._backlog.append((payload, mask))
         self.schedule_flush()
 
-    monkeypatch.setattr(Node, "_send_masked", overtaking)
+    monkeypatch.setattr(Node, "send_masked", overtaking)
     with pytest.raises(SimulationFailed, match="out of order"):
         explore(supervised_traffic, range(200))
 
@@ -188,7 +189,7 @@ def test_a_call_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_failure_names_its_seed_and_the_seed_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "_send_masked", _every_message_twice)
+    monkeypatch.setattr(Node, "send_masked", _every_message_twice)
     failures = []
     with pytest.raises(SimulationFailed) as caught:
         explore(chatter, range(200), faults=ALL_FAULTS)

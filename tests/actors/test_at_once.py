@@ -1,0 +1,279 @@
+"""A handler of an idle actor begins in the callback that brought its message: nobody can tell, but for the time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import ringcast.actors as rt
+from ringcast.actors.async_cell import AsyncCell
+from ringcast.actors.call_context import CallContext
+from ringcast.actors.cell import Incoming
+from ringcast.actors.wire import FailureKind
+
+MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
+
+
+class Caller:
+    """An origin that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Any] = {}
+
+    def reply(self, name: str, call_id: int, value: Any) -> None:
+        self.answers[call_id] = value
+
+    def fail(self, name: str, call_id: int, kind: FailureKind, error: Any, text: str, trace: str) -> None:
+        self.answers[call_id] = kind
+
+    def items(self, name: str, call_id: int, items: list[Any], window: int) -> None: ...
+    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None: ...
+
+
+class Worker(rt.Actor):
+    """Handlers that end at once, later, or badly."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.gate = asyncio.Event()
+        self.inner: asyncio.Future[None] | None = None
+
+    @rt.call
+    async def double(self, x: int) -> int:
+        return 2 * x
+
+    @rt.call
+    async def bad(self, error: str) -> None:
+        raise {"ValueError": ValueError, "SystemExit": SystemExit, "StopIteration": StopIteration}[error](error)
+
+    @rt.call
+    async def wait(self, name: str) -> str:
+        self.log.append(f"{name} began")
+        await self.gate.wait()
+        self.log.append(f"{name} goes on")
+        return name
+
+    @rt.call
+    async def wait_for_inner(self) -> str:
+        self.inner = asyncio.get_running_loop().create_future()
+        try:
+            await self.inner
+        except asyncio.CancelledError:
+            self.log.append("cancelled")
+            raise
+        return "inner"
+
+    @rt.call
+    async def only_yields(self) -> str:
+        await asyncio.sleep(0)
+        return "yielded"
+
+    @rt.call
+    async def task_and_mark(self) -> tuple[bool, bool, str, str]:
+        task, before = asyncio.current_task(), MARK.get()
+        MARK.set("handler")
+        await asyncio.sleep(0)
+        return task is not None, asyncio.current_task() is task, before, MARK.get()
+
+    @rt.call
+    async def limited(self) -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return "timed out"
+        return "slept"
+
+    @rt.call
+    async def cancels_its_task(self, then_waits: bool) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if then_waits:
+            await asyncio.sleep(60)
+        return "went on"
+
+
+class Desk:
+    """A worker's cell, served; messages come in a callback as from a ring."""
+
+    def __init__(self) -> None:
+        self.worker = Worker()
+        self.handlers: list[int] = []
+        self.cell = AsyncCell(self.worker, 1, "worker", lambda _, number: self.handlers.append(number))
+        self.caller = Caller()
+        self.task = self.cell.start()
+        self._calls = 0
+
+    def ask(self, method: str, *args: Any, context: CallContext | None = None) -> tuple[int, bool]:
+        """Its number, and whether it was over before the loop had a turn."""
+        assert asyncio.current_task() is None, "only in a callback"
+        self._calls += 1
+        incoming = Incoming(self._calls, method, list(args), {}, self.caller, 100)
+        if context is not None:
+            incoming.context = context
+        return self._calls, self.cell.put_and_run(incoming)
+
+    async def in_callback(self, what: Any) -> Any:
+        """Call it where a ring's messages are handled."""
+        done = asyncio.get_running_loop().create_future()
+
+        def call() -> None:
+            try:
+                done.set_result(what())
+            except BaseException as error:
+                done.set_exception(error)
+
+        asyncio.get_running_loop().call_soon(call)
+        return await done
+
+    async def answer(self, call_id: int) -> Any:
+        """The answer to a call."""
+        async with asyncio.timeout(5):
+            while call_id not in self.caller.answers:
+                await asyncio.sleep(0)
+        return self.caller.answers[call_id]
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    await asyncio.sleep(0)
+    yield desk
+    desk.task.cancel()
+    await asyncio.wait([desk.task])
+    await desk.cell.close()
+
+
+async def test_what_needs_no_waiting_is_over_at_once(desk: Desk) -> None:
+    def call() -> None:
+        call_id, is_over = desk.ask("double", 21)
+        assert is_over and desk.caller.answers[call_id] == 42
+        assert asyncio.current_task() is None
+        call_id, is_over = desk.ask("double", 4)
+        assert is_over and desk.caller.answers[call_id] == 8
+
+    await desk.in_callback(call)
+    number = desk.handlers[0]
+    assert number > 0 and desk.handlers == [number, 0, number, 0]
+    assert (desk.cell.meter.handled, desk.cell.meter.peak_depth) == (2, 1)
+
+
+async def test_what_waits_goes_on_in_the_task_and_the_next_waits_for_it(desk: Desk) -> None:
+    first, is_over = await desk.in_callback(lambda: desk.ask("wait", "first"))
+    assert not is_over and desk.worker.log == ["first began"]
+    second, is_over = await desk.in_callback(lambda: desk.ask("wait", "second"))
+    assert not is_over and desk.worker.log == ["first began"]
+    desk.worker.gate.set()
+    assert [await desk.answer(call_id) for call_id in (first, second)] == ["first", "second"]
+    assert desk.worker.log == ["first began", "first goes on", "second began", "second goes on"]
+
+
+async def test_two_that_come_before_the_task_has_a_turn_are_handled_in_order(desk: Desk) -> None:
+    def both() -> list[int]:
+        return [desk.ask("wait", "a")[0], desk.ask("double", 1)[0]]
+
+    first, second = await desk.in_callback(both)
+    await asyncio.sleep(0.01)
+    assert desk.caller.answers == {}
+    desk.worker.gate.set()
+    assert await desk.answer(second) == 2 and desk.caller.answers[first] == "a"
+
+
+@pytest.mark.parametrize("error", ["ValueError", "SystemExit", "StopIteration"])
+async def test_an_error_is_the_callers_and_the_next_call_is_handled(desk: Desk, error: str) -> None:
+    call_id, is_over = await desk.in_callback(lambda: desk.ask("bad", error))
+    assert is_over and desk.caller.answers[call_id] is FailureKind.RAISED
+    call_id, _ = await desk.in_callback(lambda: desk.ask("double", 1, 2))  # wrong arguments
+    assert desk.caller.answers[call_id] is FailureKind.RAISED
+    call_id, _ = await desk.in_callback(lambda: desk.ask("double", 1))
+    assert desk.caller.answers[call_id] == 2
+
+
+async def test_the_handlers_task_and_context_are_the_mailboxs_from_its_first_step_on(desk: Desk) -> None:
+    def call() -> tuple[int, str]:
+        return desk.ask("task_and_mark")[0], MARK.get()
+
+    call_id, mark_outside = await desk.in_callback(call)
+    assert await desk.answer(call_id) == (True, True, "none", "handler")
+    assert mark_outside == "none"
+    assert await desk.answer((await desk.in_callback(lambda: desk.ask("only_yields")))[0]) == "yielded"
+
+
+async def test_a_time_out_inside_works(desk: Desk) -> None:
+    call_id, _ = await desk.in_callback(lambda: desk.ask("limited"))
+    assert await desk.answer(call_id) == "timed out"
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5])
+async def test_a_caller_that_gives_up_cancels_what_the_handler_waits_for(desk: Desk, turns: int) -> None:
+    def ask() -> int:
+        call_id, _ = desk.ask("wait_for_inner")
+        if turns == 0:  # before the task has taken it over
+            desk.cell.cancel(desk.caller, call_id)
+        return call_id
+
+    call_id = await desk.in_callback(ask)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if turns:
+        desk.cell.cancel(desk.caller, call_id)
+    async with asyncio.timeout(5):
+        while not desk.worker.log:
+            await asyncio.sleep(0)
+    assert desk.worker.inner is not None and desk.worker.inner.cancelled()
+    assert desk.caller.answers == {}
+    call_id, _ = await desk.in_callback(lambda: desk.ask("double", 3))
+    assert await desk.answer(call_id) == 6
+
+
+async def test_a_caller_that_gives_up_on_what_only_yields(desk: Desk) -> None:
+    def ask() -> None:
+        call_id, _ = desk.ask("only_yields")
+        desk.cell.cancel(desk.caller, call_id)
+
+    await desk.in_callback(ask)
+    call_id, _ = await desk.in_callback(lambda: desk.ask("double", 3))
+    assert await desk.answer(call_id) == 6
+    assert desk.caller.answers == {call_id: 6}
+
+
+@pytest.mark.parametrize("turns", [0, 3])
+async def test_a_stop_reaches_a_handler_that_has_begun(desk: Desk, turns: int) -> None:
+    def ask() -> int:
+        call_id, _ = desk.ask("wait_for_inner")
+        if turns == 0:
+            desk.task.cancel()
+        return call_id
+
+    call_id = await desk.in_callback(ask)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    desk.task.cancel()
+    await asyncio.wait([desk.task])
+    assert desk.task.cancelled()
+    assert desk.worker.log == ["cancelled"]
+    assert desk.caller.answers == {call_id: FailureKind.CANCELLED}
+
+
+async def test_a_deadline_ends_it(desk: Desk) -> None:
+    soon = CallContext(deadline=time.monotonic() + 0.02)
+    call_id, _ = await desk.in_callback(lambda: desk.ask("wait_for_inner", context=soon))
+    assert await desk.answer(call_id) is FailureKind.DEADLINE
+    late = CallContext(deadline=time.monotonic() - 1)
+    call_id, is_over = await desk.in_callback(lambda: desk.ask("double", 1, context=late))
+    assert is_over and desk.caller.answers[call_id] is FailureKind.DEADLINE
+
+
+@pytest.mark.parametrize("then_waits", [False, True])
+async def test_a_handler_that_cancels_its_own_task_ends_the_mailbox(desk: Desk, then_waits: bool) -> None:
+    call_id, _ = await desk.in_callback(lambda: desk.ask("cancels_its_task", then_waits))
+    async with asyncio.timeout(5):
+        await asyncio.wait([desk.task])
+    assert desk.task.cancelled()
+    assert desk.caller.answers == {call_id: FailureKind.CANCELLED if then_waits else "went on"}
