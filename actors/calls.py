@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ringcast.actors")
 
-CALL, CAST, OPEN = int(Envelope.CALL), int(Envelope.CAST), int(Envelope.OPEN)  # on the way of every message
+# On the way of every message:
+CALL, CAST, OPEN, GROUP = (int(kind) for kind in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP))
 LOCAL_MESSAGE_BYTES: Final = 256  # what a message inside one process is charged: it is never encoded
 MAX_UNRESOLVED: Final = 1024  # casts that may wait for the way to their actor to be found
 
@@ -299,24 +300,27 @@ class Calls:
     ) -> bool:
         """Try the single write; False, with nothing sent, if some member is local, unknown or has no room."""
         node = self._node
-        if any(node.known_cause(ref._actor_id) is not None for ref in refs):
-            return False
-        routes = [node.route_to(ref) for ref in refs]
-        if any(r.state is not RouteState.UP or r.waiting or r.slot == node.slot for r in routes):
-            return False
+        routes = []
+        mask = 0
+        for ref in refs:
+            route = node.routes.get(ref._actor_id)
+            if route is None or route.state is not UP or route.waiting or route.slot == node.slot:
+                return False
+            routes.append(route)
+            mask |= node.peers[route.slot].mask
         first = waiters[0].call_id if waiters else None
-        actor_ids = [ref._actor_id for ref in refs]
+        actor_ids = [route.actor_id for route in routes]
         context = call_context.current().pack()
-        envelope = (int(Envelope.GROUP), actor_ids, first, reply_from, method, args, kwargs, context)
-        payload = node.codec.encode(envelope)
-        if not all(route.allows(len(payload)) for route in routes):
+        payload = node.codec.encode((GROUP, actor_ids, first, reply_from, method, args, kwargs, context))
+        size_bytes = len(payload)
+        if not all(route.allows(size_bytes) for route in routes):
             return False
-        self.asked += len(waiters or ())
         for number, route in enumerate(routes):
-            route.outstanding_bytes += len(payload)
+            route.outstanding_bytes += size_bytes
             if waiters is not None:
                 self._pending[waiters[number].call_id] = (waiters[number], route)
+                self.asked += 1
             if route.stall_after_s is not None:
                 node.watch_for_stall(route)
-        node.send_to_slots([route.slot for route in routes], payload)
+        node.send_masked(mask, payload)
         return True

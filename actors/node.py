@@ -271,15 +271,8 @@ class Node(ABC):
         """Put an envelope into our ring for one peer, behind everything sent before."""
         self.send_masked(peer.mask, payload)
 
-    def send_to_slots(self, slots: list[int], payload: bytes) -> None:
-        """The same for several processes: one record that all of them read."""
-        mask = 0
-        for slot in slots:
-            mask |= self.peers[slot].mask
-        self.send_masked(mask, payload)
-
     def send_masked(self, mask: int, payload: bytes) -> None:
-        """The same for the peers in ``mask``."""
+        """The same for several peers: one record that all of them read."""
         if self._backlog or not self.outbox.try_send(payload, mask):
             self._backlog.append((payload, mask))
         self._unflushed += 1

@@ -27,12 +27,52 @@ from .report import ROOT, Figure, Report, Table, Target, describe_machine
 METHOD: Final = (
     "A round trip is `await ref.ping(1)` from an asyncio program on uvloop; p50 within a repetition, then the median "
     "of the repetitions. Two processes are alive while two are measured: more would share the cores.",
-    "Awake: one ask after another. Asleep: a pause of 2 ms before each, so that both sides have gone to sleep.",
+    "Awake: one ask after another. Callee asleep: before each ask the asker turns its loop for 2 ms and the callee has "
+    "nothing to do. Both asleep: a pause of 2 ms before each.",
+    "Gather: both asleep. Beside it the same number of bare processes: each sleeps in a read of an eventfd and answers "
+    "with a write to another, nothing else; the asker writes to all, then reads all.",
     "Rates count until the last message was handled.",
     "Starts use compiled modules: PYTHONDONTWRITEBYTECODE is taken out of the environment.",
     "Import: a new interpreter that imports the runtime and ends, less one that ends at once; the best of five each.",
 )
 GROUP_SIZES: Final = (1, 2, 4, 8)
+PAUSE_S: Final = 0.002
+ANSWERER: Final = """
+import os, sys
+bell, answer = map(int, sys.argv[1:])
+while True:
+    os.eventfd_read(bell)
+    os.eventfd_write(answer, 1)
+"""
+
+
+class BareProcesses:
+    """So many processes that answer an eventfd with an eventfd: what the machine itself takes to wake that many."""
+
+    def __init__(self, count: int) -> None:
+        self._pairs = [(os.eventfd(0), os.eventfd(0)) for _ in range(count)]
+        self._processes = [
+            subprocess.Popen([sys.executable, "-S", "-c", ANSWERER, *map(str, pair)], pass_fds=pair)
+            for pair in self._pairs
+        ]
+
+    async def ask(self) -> None:
+        """Wake them all and wait for all their answers."""
+        for bell, _ in self._pairs:
+            os.eventfd_write(bell, 1)
+        for _, answer in self._pairs:
+            os.eventfd_read(answer)
+
+    def __enter__(self) -> BareProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        for pair in self._pairs:
+            for fd in pair:
+                os.close(fd)
 
 
 class Samples:
@@ -48,15 +88,29 @@ class Samples:
         return Figure(tuple(self.values[name]), unit)
 
 
-async def round_trip_us(ask: Callable[[], Awaitable[Any]], count: int, pause_s: float = 0.0) -> float:
+async def sleep_between() -> None:
+    """Everybody goes to sleep."""
+    await asyncio.sleep(PAUSE_S)
+
+
+async def stay_awake_between() -> None:
+    """The asker has other things to do."""
+    until = time.perf_counter() + PAUSE_S
+    while time.perf_counter() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def round_trip_us(
+    ask: Callable[[], Awaitable[Any]], count: int, between: Callable[[], Awaitable[None]] | None = None
+) -> float:
     """The p50 of one round trip."""
     clock = time.perf_counter
     times = []
     for _ in range(count // 10 + 1):
         await ask()
     for _ in range(count):
-        if pause_s:
-            await asyncio.sleep(pause_s)
+        if between is not None:
+            await between()
         began = clock()
         await ask()
         times.append(clock() - began)
@@ -68,7 +122,8 @@ async def measure_pairs(samples: Samples, count: int) -> None:
     async with rt.System("bench") as system:
         echo = await system.spawn(rt.spec(Echo), where=rt.process())
         samples.add("ask", await round_trip_us(lambda: echo.ping(1), count))
-        samples.add("ask asleep", await round_trip_us(lambda: echo.ping(1), count // 20, 0.002))
+        samples.add("ask asleep", await round_trip_us(lambda: echo.ping(1), count // 20, stay_awake_between))
+        samples.add("ask both asleep", await round_trip_us(lambda: echo.ping(1), count // 20, sleep_between))
         began = time.perf_counter()
         for number in range(count * 5):
             await echo.take.cast.wait(number)
@@ -91,8 +146,10 @@ async def measure_groups(samples: Samples, count: int) -> None:
     for size in GROUP_SIZES:
         async with rt.System("bench") as system:
             group = await system.spawn_group([rt.spec(Echo) for _ in range(size)])
-            gather = round_trip_us(lambda group=group: group.gather(Echo.ping.msg(1)), count // 20, 0.002)  # type: ignore[misc]
-            samples.add(f"gather {size}", await gather)
+            ask = lambda group=group: group.gather(Echo.ping.msg(1))  # type: ignore[misc]  # noqa: E731
+            samples.add(f"gather {size}", await round_trip_us(ask, count // 20, sleep_between))
+        with BareProcesses(size) as bare:
+            samples.add(f"bare {size}", await round_trip_us(bare.ask, count // 20, sleep_between))
 
 
 async def measure_starts(samples: Samples) -> None:
@@ -176,7 +233,8 @@ def tables(samples: Samples) -> list[Table]:
     asks = [
         ("ringcast, asyncio to asyncio, awake", "ask"),
         ("ringcast, asyncio to BlockingActor, awake", "ask blocking"),
-        ("ringcast, asyncio to asyncio, asleep", "ask asleep"),
+        ("ringcast, asyncio to asyncio, callee asleep", "ask asleep"),
+        ("ringcast, asyncio to asyncio, both asleep", "ask both asleep"),
         ("ringcast, in one process", "ask here"),
         ("xoscar, asyncio to asyncio, awake", "xoscar ask"),
         ("Ray, awake", "ray ask"),
@@ -185,9 +243,17 @@ def tables(samples: Samples) -> list[Table]:
     rates = tuple(
         (title, samples.figure(name, "k/s")) for title, name in (("casts", "casts"), ("stream items", "stream"))
     )
-    one = samples.figure("gather 1", "µs")
     groups = tuple(
-        (str(size), samples.figure(f"gather {size}", "µs"), samples.figure(f"gather {size}", "µs").ratio_to(one))
+        (
+            str(size),
+            *(
+                figure
+                for name in ("gather", "bare")
+                for one in [samples.figure(f"{name} 1", "µs")]
+                for some in [samples.figure(f"{name} {size}", "µs")]
+                for figure in (some, some.ratio_to(one))
+            ),
+        )
         for size in GROUP_SIZES
     )
     starts = tuple(
@@ -202,7 +268,7 @@ def tables(samples: Samples) -> list[Table]:
     return [
         Table("Ask, round trip", ("who", "p50"), ask_rows),
         Table("Rates between two processes", ("what", "rate"), rates),
-        Table("Gather over sleeping members", ("members", "p50", "of one"), groups),
+        Table("Gather over sleeping members", ("members", "p50", "of one", "bare processes", "of one"), groups),
         Table("Starts", ("what", "time"), starts),
     ]
 
