@@ -173,14 +173,19 @@ class Record:
 
     async def stop_for_restart(self, reason: str, timeout_s: float) -> None:
         """Stop it in order, to be started again; its hand-off is kept."""
-        if self.state is State.READY:
-            self.state = State.DOWN
-            async with self._turn:
+        if self.state is not State.READY:
+            return
+        async with (
+            self._turn
+        ):  # a start may be waiting for its turn: told too early that we are down, it would go ahead
+            if self.state is State.READY:
+                self.state = State.DOWN
                 await self._end(reason, timeout_s)
                 self.tell(Died(self.incarnation, self.cause))
 
     def tell_restarting(self, attempt: int, delay_s: float) -> None:
-        """It is going to be started again, unless it was stopped for good meanwhile."""
+        """It is down and going to be started again, unless it was stopped for good meanwhile."""
+        assert self.state is not State.READY, f"{self.name!r} is up: a second incarnation would run beside it"
         if not self.has_ended:
             self.state = State.DOWN
             self.tell(Restarting(attempt, delay_s))

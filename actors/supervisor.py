@@ -276,6 +276,9 @@ class Supervisor:
             others = [other for other in affected if other is not member or isinstance(other, Supervisor)]
             reason = f"{member.name!r} died"
             await self._stop_members(others, reason, RESTART_STOP_TIMEOUT_S, for_good=False)
+            while any(isinstance(other, Record) and other.state is State.READY for other in affected):
+                # Somebody was starting it, and it came up while others were being stopped.
+                await self._stop_members(affected, reason, RESTART_STOP_TIMEOUT_S, for_good=False)
             delay_s = self._delay_s(member.child.restart if isinstance(member, Record) else member.restart, attempt)
             for other in affected:
                 if isinstance(other, Record):

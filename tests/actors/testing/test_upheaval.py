@@ -146,6 +146,58 @@ def test_a_restart_that_meets_a_repair_leaves_one_process() -> None:
     explore(scenario, range(40))
 
 
+class SlowToStop(rt.Actor):
+    async def on_stop(self, reason: str) -> object:
+        await asyncio.sleep(0.2)
+        return None
+
+
+def test_a_restart_that_ends_while_a_repair_stops_others_leaves_one_process() -> None:
+    async def scenario(sim: Simulation, system: rt.System) -> None:
+        trio = system.supervise("trio", strategy="one_for_all", max_restarts=1000, within_s=1)
+        await trio.spawn(rt.spec(SlowToStop), name="slow", where=THERE, restart=KEEP)
+        await trio.spawn(rt.spec(Store), name="a", where=THERE, restart=KEEP)
+        last = await trio.spawn(rt.spec(Store), name="b", where=THERE, restart=KEEP)
+        restart = asyncio.ensure_future(system.restart(last))
+        await asyncio.sleep(0.06 * (sim.seed % 20) / 20)
+        sim.kill("a")
+        with contextlib.suppress(rt.ActorError):
+            await restart
+        await asyncio.sleep(2)
+        assert sorted(process.name for process in sim._world.running if process.is_child) == ["a", "b", "slow"]
+        assert await last.put("k", 1) == 1
+
+    explore(scenario, range(40))
+
+
+class SlowToStart(rt.Actor):
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        await asyncio.sleep(0.3)
+
+
+def test_a_restart_asked_for_as_soon_as_one_has_ended_leaves_one_process() -> None:
+    """A repair waits with a start of its own for the first restart to end; the second one must not make room for it."""
+
+    async def scenario(sim: Simulation, system: rt.System) -> None:
+        pair = system.supervise("pair", strategy="one_for_all", max_restarts=1000, within_s=1)
+        slow = await pair.spawn(rt.spec(SlowToStart), name="slow", where=THERE, restart=KEEP)
+        await pair.spawn(rt.spec(Store), name="b", where=THERE, restart=KEEP)
+
+        async def restart_twice() -> None:
+            await system.restart(slow)
+            with contextlib.suppress(rt.ActorError):
+                await system.restart(slow)
+
+        restarts = asyncio.ensure_future(restart_twice())
+        await asyncio.sleep(0.05 + 0.1 * (sim.seed % 10) / 10)
+        sim.kill("b")
+        await restarts
+        await asyncio.sleep(2)
+        assert sorted(process.name for process in sim._world.running if process.is_child) == ["b", "slow"]
+
+    explore(scenario, range(20))
+
+
 def test_a_stop_that_meets_a_repair_stops_the_actor_for_good() -> None:
     async def scenario(sim: Simulation, system: rt.System) -> None:
         pair = system.supervise("pair", strategy="one_for_all", max_restarts=1000, within_s=1)
