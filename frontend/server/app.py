@@ -25,6 +25,7 @@ from ..async_llm import AsyncLLM
 from ..errors import EngineDead, EngineError, FrontendError
 from .errors import ErrorReply, error_reply, invalid
 from .gate import Gate
+from .head import HeadAsGet, with_head
 from .operations import operations
 from .protocol import ChatCompletionRequest, CompletionRequest
 from .responses import (
@@ -105,6 +106,7 @@ def create_app(
     app = FastAPI(title="ringcast", version=version("ringcast"), lifespan=lifespan)
     app.state.traffic = traffic
     app.state.drain = drain
+    app.add_middleware(HeadAsGet)  # within the gate, which logs what was asked
     app.add_middleware(Gate, settings=settings, traffic=traffic, queue_time_s=lambda: _queue_time_s(llm))
     if settings.allowed_origins:  # around the gate, so that its refusals reach a page, too
         app.add_middleware(
@@ -215,7 +217,10 @@ def _install_errors(app: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         text = f"{request.method} {request.url.path}: {error.detail}"
-        return _reply(ErrorReply(error.status_code, text, "invalid_request_error"), error.headers)
+        headers = dict(error.headers or {})
+        if "Allow" in headers:
+            headers["Allow"] = with_head(headers["Allow"])
+        return _reply(ErrorReply(error.status_code, text, "invalid_request_error"), headers)
 
     async def defect(request: Request, error: Exception) -> Response:
         return _reply(error_reply(error))  # uvicorn logs the traceback

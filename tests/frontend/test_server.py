@@ -360,6 +360,23 @@ def test_unknown_paths_and_methods_have_the_same_error_shape(server: ServerThrea
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
+def test_head_is_answered_wherever_get_is(server: ServerThread, engine: FakeEngine) -> None:
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    documented = [path.replace("{model}", "smollm2") for path, routes in document["paths"].items() if "get" in routes]
+    assert {"/health", "/health/ready", "/health/live", "/version", "/metrics", "/v1/models"} <= set(documented)
+    for path in (*documented, "/openapi.json", "/ui", "/ui/", "/ui/page.js", "/ui/state"):
+        asked, looked = HTTP.head(f"{server.url}{path}"), HTTP.get(f"{server.url}{path}")
+        assert (asked.status_code, asked.content) == (looked.status_code, b""), path
+        assert asked.headers.keys() == looked.headers.keys(), path
+        assert asked.headers.get("content-type") == looked.headers.get("content-type"), path
+    engine.state = Health("restarting", "the worker died")
+    assert HTTP.head(f"{server.url}/health").status_code == 503
+    refused = HTTP.head(f"{server.url}/v1/completions")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert HTTP.post(f"{server.url}/health").headers["allow"] == "GET, HEAD"
+    assert HTTP.head(f"{server.url}/nothing").status_code == 404
+
+
 def test_health_tells_the_truth(server: ServerThread, engine: FakeEngine) -> None:
     assert (httpx.get(f"{server.url}/health").status_code, httpx.get(f"{server.url}/health").json()["status"]) == (
         200,
