@@ -1,6 +1,6 @@
 """`EngineArgs`: everything a user may choose about an engine. Plain data for `LLM`, `AsyncLLM`, server and CLI.
 
-The layers below validate their own settings; this only carries them there.
+The layers below know what is right for them; this carries the settings there, and has them checked when it is made.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringcast.gpu.worker_config import WorkerConfig
+from ringcast.gpu.worker_config import WorkerConfig, check_block_size
 from ringcast.scheduler.config import SchedulerConfig
 
 from .input_processor import AdmissionLimits
@@ -43,7 +43,14 @@ class EngineArgs:
     quantization: str = "none"
 
     def __post_init__(self) -> None:
+        """Refuse what no machine and no model could do now, before anything is looked for, downloaded or started.
+
+        The errors are the layers' own, all of them ValueErrors; they name the field, the value and the remedy.
+        """
         integer("max_logprobs", self.max_logprobs, -1, MAX_TOKEN_ID)
+        self.scheduler_config()
+        check_block_size(self.block_size)
+        self.worker_config(Path("model"))  # its files are looked for later
 
     def admission_limits(self) -> AdmissionLimits:
         """The front end's share."""
@@ -56,8 +63,8 @@ class EngineArgs:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             block_size=self.block_size,
-            num_blocks=self.num_kv_blocks,
-            policy=self.scheduling_policy,
+            num_kv_blocks=self.num_kv_blocks,
+            scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
         )
 
@@ -70,6 +77,6 @@ class EngineArgs:
             model_path=str(model_path),
             dtype=self.dtype,
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
-            num_threads=self.num_threads or 0,
+            num_threads=0 if self.num_threads is None else self.num_threads,
             quantization=self.quantization,
         )

@@ -22,7 +22,7 @@ class WeightCacheError(GpuError):
 
 
 class KVCacheMemoryError(GpuError):
-    """The machine's fault: the blocks asked for do not fit into the memory that is available."""
+    """The machine's fault: the blocks, requests or steps asked for do not fit into the memory that is available."""
 
 
 class PlanError(GpuError):

@@ -17,6 +17,7 @@ from . import _kernels
 from .batch import Batch
 from .errors import UnsupportedModelError
 from .kv_cache import CacheLayer
+from .worker_config import BLOCK_SIZE_UNIT
 
 DTYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 ACTIVATIONS = ("silu", "gelu_tanh")  # in the order of native/kernels.h
@@ -140,8 +141,8 @@ def check_attention_shape(head_dim: int, block_size: int) -> None:
             f"attention heads of {head_dim} dimensions are not supported (multiples of 16 up to {_MAX_HEAD_DIM} are); "
             "choose another model"
         )
-    if block_size % 16 or block_size < 1:
-        raise UnsupportedModelError(f"block size {block_size} is not supported; use a multiple of 16")
+    if block_size % BLOCK_SIZE_UNIT or block_size < 1:
+        raise UnsupportedModelError(f"block size {block_size} is not supported; use a multiple of {BLOCK_SIZE_UNIT}")
 
 
 def require(tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ._kernels import Program
 from .batch import Batch
+from .errors import KVCacheMemoryError
 from .kernels import CpuKernels
 from .kv_cache import KVCache
 
@@ -52,13 +53,20 @@ class RecordedPass:
     """Callable like the model's forward. What it returns is overwritten by the next call."""
 
     def __init__(self, forward: Forward, kernels: RecordingKernels, cache: KVCache, max_tokens: int) -> None:
-        """``forward`` belongs to a model that was built with ``kernels`` and prepared."""
+        """``forward`` belongs to a model that was built with ``kernels`` and prepared. `KVCacheMemoryError`."""
         self._kernels = kernels
         # The record points into the model's and the cache's memory.
         self._model = forward
         self._cache = cache
         self._max_tokens = max_tokens
-        self._hidden = forward(_placeholder(max_tokens), cache)
+        try:
+            self._hidden = forward(_placeholder(max_tokens), cache)
+        except RuntimeError as error:
+            if "DefaultCPUAllocator" not in str(error):  # torch's out-of-memory error has no class of its own
+                raise
+            raise KVCacheMemoryError(
+                f"no memory for steps of max_num_batched_tokens={max_tokens}, which the system refused; lower it"
+            ) from error
 
     def __call__(self, batch: Batch) -> Tensor:
         """Write the batch's keys and values and return the normed hidden states of its ``logit_tokens``."""

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ringcast.scheduler.messages import KVCacheConfig, NewRow, StepPlan
 
-from .errors import PlanError
+from .errors import KVCacheMemoryError, PlanError
+from .machine import available_memory
 from .sampling_rules import NONE, SamplingRows, SamplingRules, checked_ids
 
 
@@ -55,6 +56,12 @@ class Rows:
         self._vocab_size = vocab_size
         rows, length = config.max_num_seqs, config.max_model_len
         max_blocks = -(-length // config.block_size)
+        needed, available = rows * (length + 1 + max_blocks) * 4, available_memory()
+        if needed > available:  # asked before: memory that is not there is missed only when it is written
+            raise KVCacheMemoryError(
+                f"no memory for the tokens of max_num_seqs={rows} requests of max_model_len={length}: they need "
+                f"{needed / 2**30:.2f} GiB, {available / 2**30:.2f} GiB available; lower one of them"
+            )
         self._in_use = np.zeros(rows, np.bool_)
         # One place more than the limit: the last token drawn is kept, though it will never be computed.
         self._token_ids = np.zeros((rows, length + 1), np.int32)

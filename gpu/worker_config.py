@@ -11,6 +11,9 @@ from .errors import WorkerConfigError
 DTYPES = ("auto", "bfloat16", "float32")
 LOAD_FORMATS = ("auto", "dummy")
 QUANTIZATIONS = ("none", "gguf")
+BLOCK_SIZE_UNIT = 16  # the attention kernel's vectors
+_MAX_MODEL_LEN, _MAX_BYTES = 2**31 - 1, 2**60
+_MAX_THREADS = 2**12  # more than any machine has processors, and no more than a process may start
 
 
 @message(48)
@@ -45,14 +48,30 @@ class WorkerConfig:
             raise _wrong(
                 "dtype", self.dtype, "products with packed blocks take bfloat16: use auto, or quantization none"
             )
-        if self.max_model_len is not None and self.max_model_len < 1:
-            raise _wrong("max_model_len", self.max_model_len, "use at least 1 token, or None for the model's own")
-        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
-            raise _wrong("kv_cache_memory_bytes", self.kv_cache_memory_bytes, "use a positive number of bytes, or None")
-        if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
-            raise _wrong("memory_fraction", self.memory_fraction, "use more than 0 and at most 1, or None")
-        if self.num_threads < 0:
-            raise _wrong("num_threads", self.num_threads, "use 0 for all processors, or a positive number")
+        if self.max_model_len is not None and not _is_whole(self.max_model_len, 1, _MAX_MODEL_LEN):
+            remedy = f"use a whole number from 1 to {_MAX_MODEL_LEN} tokens, or None for the model's own"
+            raise _wrong("max_model_len", self.max_model_len, remedy)
+        if self.kv_cache_memory_bytes is not None and not _is_whole(self.kv_cache_memory_bytes, 1, _MAX_BYTES):
+            remedy = f"use a whole number of bytes from 1 to {_MAX_BYTES}, or None"
+            raise _wrong("kv_cache_memory_bytes", self.kv_cache_memory_bytes, remedy)
+        if self.memory_fraction is not None and not _is_fraction(self.memory_fraction):
+            raise _wrong("memory_fraction", self.memory_fraction, "use a number above 0 and at most 1, or None")
+        if not _is_whole(self.num_threads, 0, _MAX_THREADS):
+            raise _wrong("num_threads", self.num_threads, f"use 0 for all processors, or a number up to {_MAX_THREADS}")
+
+
+def check_block_size(block_size: int) -> None:
+    """Refuse what no model's cache can have, long before there is a worker. `WorkerConfigError`."""
+    if block_size % BLOCK_SIZE_UNIT:
+        raise _wrong("block_size", block_size, f"use a multiple of {BLOCK_SIZE_UNIT}")
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_fraction(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def _wrong(field: str, value: object, remedy: str) -> WorkerConfigError:

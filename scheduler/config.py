@@ -14,8 +14,20 @@ from .errors import ConfigError
 from .messages import KVCacheConfig, KVCacheSpec
 
 POLICIES = ("fcfs", "priority")
-_LEAST = {"max_model_len": 2, "kv_event_log_size": 0}  # one prompt token and one output token; no log
-_OPTIONAL = ("max_model_len", "num_blocks", "long_prefill_token_threshold")
+_MAX = 2**31 - 1  # block ids and positions are int32
+# The least and the most of each number. Below the most, model and memory decide when the engine starts (`resolve`);
+# above it nothing could come of it but an allocation that fails in a library's words.
+_RANGES = {
+    "max_num_seqs": (1, 2**16),
+    "max_num_batched_tokens": (1, 2**20),
+    "max_model_len": (2, _MAX),  # one prompt token and one output token
+    "block_size": (1, 2**16),
+    "num_kv_blocks": (1, _MAX),
+    "long_prefill_token_threshold": (1, _MAX),
+    "max_plans_in_flight": (1, 2**10),
+    "kv_event_log_size": (0, _MAX),  # 0: no log
+}
+_OPTIONAL = ("max_model_len", "num_kv_blocks", "long_prefill_token_threshold")
 
 
 @message(49)
@@ -29,8 +41,8 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 512
     max_model_len: int | None = None  # tokens of a request, prompt and outputs; None: the model's own limit
     block_size: int = 16  # tokens per KV block
-    num_blocks: int | None = None  # None: as many as the worker's memory holds and the limits above can use
-    policy: str = "fcfs"  # who goes first: who came first, or by "priority" who has the lowest number
+    num_kv_blocks: int | None = None  # None: as many as the worker's memory holds and the limits above can use
+    scheduling_policy: str = "fcfs"  # who goes first: who came first, or by "priority" who has the lowest number
     long_prefill_token_threshold: int | None = None  # tokens of one request in one step; None: no cap
     enable_prefix_caching: bool = True  # requests that begin alike share KV blocks
     max_plans_in_flight: int = 1  # 2: the worker has its next plan before its result was looked at
@@ -39,14 +51,14 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "policy":
+            if field.name == "scheduling_policy":
                 is_right, remedy = value in POLICIES, f"use one of {', '.join(POLICIES)}"
             elif field.name == "enable_prefix_caching":
                 is_right, remedy = isinstance(value, bool), "use True or False"
             else:
-                least = _LEAST.get(field.name, 1)
-                is_right = type(value) is int and value >= least
-                remedy = f"give a whole number of at least {least}"
+                least, most = _RANGES[field.name]
+                is_right = type(value) is int and least <= value <= most
+                remedy = f"give a whole number from {least} to {most}"
                 if field.name in _OPTIONAL:
                     is_right = is_right or value is None
                     remedy += ", or leave it out"
@@ -57,8 +69,8 @@ class SchedulerConfig:
 def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:
     """The sizes that this model and this machine allow.
 
-    Without ``num_blocks`` the pool takes what the memory holds, capped at what ``max_num_seqs`` requests of
-    ``max_model_len`` tokens could use, and must hold one such request. With ``num_blocks`` the user decides:
+    Without ``num_kv_blocks`` the pool takes what the memory holds, capped at what ``max_num_seqs`` requests of
+    ``max_model_len`` tokens could use, and must hold one such request. With ``num_kv_blocks`` the user decides:
     the memory must hold them, and a pool too small for ``max_model_len`` lowers ``max_model_len`` to what it
     holds, so that a request that can never fit is refused at admission. `ConfigError` names the sizes and the
     remedy.
@@ -71,12 +83,12 @@ def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:
         )
     affordable = spec.available_bytes // spec.bytes_per_block
     memory = f"{_size(spec.available_bytes)} for the KV cache at {_size(spec.bytes_per_block)} a block"
-    if config.num_blocks is not None:
-        num_blocks = config.num_blocks
+    if config.num_kv_blocks is not None:
+        num_blocks = config.num_kv_blocks
         if num_blocks > affordable:
             raise ConfigError(
-                f"num_blocks={num_blocks} needs {_size(num_blocks * spec.bytes_per_block)}, but there is "
-                f"{memory}, enough for {affordable}: lower num_blocks or free memory"
+                f"num_kv_blocks={num_blocks} needs {_size(num_blocks * spec.bytes_per_block)}, but there is "
+                f"{memory}, enough for {affordable}: lower num_kv_blocks or free memory"
             )
         # The last token of a request is never computed, so it needs no slot.
         max_model_len = min(max_model_len, num_blocks * config.block_size + 1)
@@ -86,7 +98,7 @@ def resolve(config: SchedulerConfig, spec: KVCacheSpec) -> KVCacheConfig:
         if num_blocks < needed:
             longest = affordable * config.block_size
             remedy = "free memory, or use a smaller model"
-            if longest >= _LEAST["max_model_len"]:
+            if longest >= _RANGES["max_model_len"][0]:
                 remedy = f"free memory, or set max_model_len to {longest} or less"
             raise ConfigError(
                 f"max_model_len={max_model_len} needs {needed} KV blocks of {config.block_size} tokens, but "

@@ -171,7 +171,7 @@ class EngineCore(rt.Actor):
             asked = self._config.max_model_len or spec.max_model_len
             if limits.max_model_len < asked:
                 log.warning(
-                    "max_model_len is %d instead of %d: num_blocks=%d hold no more",
+                    "max_model_len is %d instead of %d: num_kv_blocks=%d hold no more",
                     limits.max_model_len,
                     asked,
                     limits.num_blocks,

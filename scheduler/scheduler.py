@@ -63,7 +63,7 @@ class Scheduler:
         self.limits = limits
         self.vocab_size = vocab_size
         self.step_id = 0  # of the latest plan
-        self._policy = config.policy
+        self._policy = config.scheduling_policy
         self._clock = clock
         self._kv = KVManager(
             limits.num_blocks,

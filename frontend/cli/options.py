@@ -16,6 +16,7 @@ import typer
 
 from ..engine_args import EngineArgs
 from ..sampling_params import SamplingParams
+from .errors import one_line_errors
 
 _ENGINE: dict[str, tuple[Any, str]] = {
     "model": (str, "Built-in name (smollm2), .gguf file, folder in HF format, or hub id org/name."),
@@ -97,7 +98,8 @@ def _with_options(
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:
-        built = make(**{name: given.pop(name) for name in names})
+        with one_line_errors(bool(given.get("debug"))):
+            built = make(**{name: given.pop(name) for name in names})
         command(**{target: built}, **given)
 
     by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in kept]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..errors import FrontendError
@@ -36,5 +37,7 @@ class ServerSettings:
             raise SettingsError("allow_credentials needs allowed_origins named one by one: '*' would let in anybody")
         for name in ("max_body_bytes", "max_concurrent_requests", "request_timeout_s"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SettingsError(f"{name}={value}: give a number above 0, or leave it out")
+            kind = (int, float) if name == "request_timeout_s" else (int,)
+            if value is not None and (type(value) not in kind or not 0 < value < math.inf):
+                what = "a number" if float in kind else "a whole number"
+                raise SettingsError(f"{name}={value!r}: give {what} above 0, or leave it out")

@@ -128,5 +128,5 @@ async def test_truncation_to_the_context_leaves_room_for_the_answer(llm: AsyncLL
 def test_engine_arguments_are_checked() -> None:
     with pytest.raises(InvalidRequest, match="max_logprobs is -2"):
         EngineArgs(max_logprobs=-2)
-    with pytest.raises(ValueError, match="policy='random'"):
+    with pytest.raises(ValueError, match="scheduling_policy='random'"):
         EngineArgs(scheduling_policy="random").scheduler_config()

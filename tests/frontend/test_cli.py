@@ -91,12 +91,12 @@ def test_command_line_environment_file_default_in_that_order(generated: list[Any
     )
     result = CliRunner().invoke(
         main.app,
-        ["generate", "Hi", "--config", str(config), "--block-size", "8"],
+        ["generate", "Hi", "--config", str(config), "--block-size", "48"],
         env={"RINGCAST_MAX_NUM_SEQS": "4", "RINGCAST_BLOCK_SIZE": "64", "RINGCAST_TOP_K": "2"},
     )
     assert result.exit_code == 0, result.output
     _, args, sampling, *_ = generated
-    assert args == EngineArgs(model="./file.gguf", max_num_seqs=4, block_size=8, enable_prefix_caching=False)
+    assert args == EngineArgs(model="./file.gguf", max_num_seqs=4, block_size=48, enable_prefix_caching=False)
     assert sampling == SamplingOptions(stop=["a b", "c"], seed=7, top_k=2, max_tokens=3)
 
 
@@ -347,3 +347,10 @@ def test_public_names_exist() -> None:
         assert getattr(ringcast, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = ringcast.Nothing
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+def test_an_absurd_size_is_one_line_before_anything_is_loaded(command: str) -> None:
+    result = CliRunner().invoke(main.app, [command, "-m", "nosuch", "--max-num-seqs", "1000000000000"], input="")
+    assert result.exit_code == 1
+    assert result.output == "ringcast: max_num_seqs=1000000000000: give a whole number from 1 to 65536\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import math
+import re
 import signal
 import threading
 import time
@@ -187,6 +189,28 @@ def test_the_constructor_takes_every_engine_argument_with_its_default() -> None:
     assert {name: parameters[name].default for name in parameters} == {
         field.name: field.default for field in dataclasses.fields(EngineArgs)
     }
+
+
+@pytest.mark.parametrize("value", [-2, 10**12, 10**30, 1.5, "many", True, math.nan, []], ids=str)
+def test_an_absurd_size_is_refused_at_once_by_its_name(value: Any) -> None:
+    """At once: a model that is not there would be the next thing to be told."""
+    sizes = [field.name for field in dataclasses.fields(EngineArgs) if str(field.type) in ("int", "int | None")]
+    assert len(sizes) == 8
+    for name in sizes:
+        if (name, value) == ("kv_cache_memory_bytes", 10**12):
+            continue  # a large machine's
+        with pytest.raises(ValueError, match=rf"^{name}( is |=){re.escape(repr(value))}: .*\d") as refused:
+            LLM("nosuch", **{name: value})
+        assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="^block_size is 17: use a multiple of 16$"):
+        LLM("nosuch", block_size=17)
+
+
+@pytest.mark.parametrize("name", ["dtype", "scheduling_policy", "quantization", "enable_prefix_caching"])
+@pytest.mark.parametrize("value", ["other", None, 3, []], ids=str)
+def test_a_wrong_choice_is_refused_at_once_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}( is |=){re.escape(repr(value))}: use "):
+        LLM("nosuch", **{name: value})
 
 
 def test_quantization_reaches_the_worker() -> None:

@@ -356,7 +356,7 @@ def test_a_client_that_never_reads_is_cut_off(smollm2: Tokenizer, monkeypatch: p
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(SettingsError, match="max_body_bytes=0: give a number above 0"):
+    with pytest.raises(SettingsError, match="max_body_bytes=0: give a whole number above 0"):
         ServerSettings(max_body_bytes=0)
     with pytest.raises(SettingsError, match="allow_credentials needs allowed_origins"):
         ServerSettings(allowed_origins=("*",), allow_credentials=True)

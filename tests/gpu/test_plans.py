@@ -222,6 +222,10 @@ def test_seeded_requests_do_not_depend_on_order_or_company(runner: ModelRunner) 
 def test_a_cache_that_does_not_fit_says_what_is_missing(runner: ModelRunner) -> None:
     with pytest.raises(KVCacheMemoryError, match=r"100000000000 blocks need .* GiB, .* GiB available; lower --max-mod"):
         runner.initialize(replace(LIMITS, num_blocks=10**11))
+    with pytest.raises(KVCacheMemoryError, match=r"max_num_seqs=1000000000 requests of max_model_len=.*; lower one of"):
+        runner.initialize(replace(LIMITS, max_num_seqs=10**9))
+    with pytest.raises(KVCacheMemoryError, match=r"max_num_batched_tokens=1000000000000, .* refused; lower it"):
+        runner.initialize(replace(LIMITS, max_num_batched_tokens=10**12))
     with pytest.raises(PlanError, match="before initialize_from_config"):
         runner.execute(decode())
     with pytest.raises(UnsupportedModelError, match="block size 20"):

@@ -24,7 +24,7 @@ from ringcast.scheduler.messages import (
     StepResult,
 )
 
-CONFIG = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=200, num_blocks=13)
+CONFIG = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=200, num_kv_blocks=13)
 
 
 def died(summary: str = "killed by signal 9") -> rt.ActorDied:

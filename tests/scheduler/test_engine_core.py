@@ -25,7 +25,7 @@ async def test_start_sizes_and_initialises_the_worker() -> None:
 
 
 async def test_small_pool_is_told_as_a_shorter_longest_request() -> None:
-    async with started(SchedulerConfig(num_blocks=2)) as engine:
+    async with started(SchedulerConfig(num_kv_blocks=2)) as engine:
         _, info = await engine.attach()
         assert (info.max_model_len, info.num_blocks) == (33, 2)
 
@@ -161,7 +161,7 @@ async def test_abort_while_the_step_runs_drops_its_token() -> None:
 
 
 async def test_abort_of_a_waiting_request_is_answered_while_idle() -> None:
-    async with started(SchedulerConfig(max_num_seqs=1, num_blocks=4)) as engine:
+    async with started(SchedulerConfig(max_num_seqs=1, num_kv_blocks=4)) as engine:
         frontend, _ = await engine.attach()
         await engine.add(request("a", [1], 30), request("b", [2], 30))
         await engine.core.abort(["b"])

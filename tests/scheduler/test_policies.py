@@ -9,7 +9,7 @@ from ringcast.scheduler.config import SchedulerConfig
 from ringcast.scheduler.policy import WaitingQueue
 from ringcast.scheduler.scheduler import Scheduler
 
-PRIORITY = SchedulerConfig(policy="priority")
+PRIORITY = SchedulerConfig(scheduling_policy="priority")
 
 
 def order_of_entry(engine: Engine) -> list[int]:

@@ -28,20 +28,26 @@ def spec(available_bytes: int = 1000 * MIB, max_model_len: int = 2048) -> KVCach
         ("max_num_batched_tokens", None),
         ("max_model_len", 1),
         ("block_size", 0),
-        ("num_blocks", -3),
-        ("num_blocks", "10"),
+        ("num_kv_blocks", -3),
+        ("num_kv_blocks", "10"),
+        ("max_num_seqs", 10**12),
+        ("max_num_batched_tokens", 10**12),
+        ("max_model_len", 10**12),
+        ("block_size", 10**9),
+        ("num_kv_blocks", 10**30),
+        ("kv_event_log_size", -1),
     ],
 )
 def test_bad_setting_is_named_with_value_and_remedy(field: str, value: Any) -> None:
     with pytest.raises(ConfigError) as error:
         SchedulerConfig(**{field: value})
-    least = 2 if field == "max_model_len" else 1
-    assert f"{field}={value!r}: give a whole number of at least {least}" in str(error.value)
+    least = {"max_model_len": 2, "kv_event_log_size": 0}.get(field, 1)
+    assert str(error.value).startswith(f"{field}={value!r}: give a whole number from {least} to ")
     assert isinstance(error.value, ValueError)
 
 
 def test_settings_travel() -> None:
-    config = SchedulerConfig(max_num_seqs=3, num_blocks=10)
+    config = SchedulerConfig(max_num_seqs=3, num_kv_blocks=10)
     assert Codec().decode(Codec().encode(config)) == config
 
 
@@ -71,12 +77,12 @@ def test_no_memory_at_all_is_refused() -> None:
 
 
 def test_more_blocks_than_memory_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"num_blocks=2000 needs 2.0 GiB, but there is 1000.0 MiB"):
-        resolve(SchedulerConfig(num_blocks=2000), spec())
+    with pytest.raises(ConfigError, match=r"num_kv_blocks=2000 needs 2.0 GiB, but there is 1000.0 MiB"):
+        resolve(SchedulerConfig(num_kv_blocks=2000), spec())
 
 
 def test_explicit_small_pool_lowers_the_longest_request() -> None:
-    assert resolve(SchedulerConfig(num_blocks=10), spec()) == KVCacheConfig(10, 16, 64, 512, 161)
+    assert resolve(SchedulerConfig(num_kv_blocks=10), spec()) == KVCacheConfig(10, 16, 64, 512, 161)
 
 
 def test_longer_than_the_model_is_refused() -> None:

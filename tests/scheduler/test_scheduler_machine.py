@@ -55,7 +55,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             max_model_len=max(2, longest),
         )
-        config = SchedulerConfig(policy=policy, long_prefill_token_threshold=cap, enable_prefix_caching=cache != "off")
+        config = SchedulerConfig(
+            scheduling_policy=policy, long_prefill_token_threshold=cap, enable_prefix_caching=cache != "off"
+        )
         self.scheduler = Scheduler(self.sizes, VOCAB_SIZE, config)
         if cache == "colliding hashes":
             self.scheduler._kv._cache._hash = lambda data: bytes([sum(data) % 7])
