@@ -19,6 +19,13 @@ def history_path() -> Path:
     return Path(folder).expanduser() / "ringcast" / "chat_history"
 
 
+def is_line_empty() -> bool:
+    """Whether nothing had been typed when ``input()`` was interrupted."""
+    import readline
+
+    return not readline.get_line_buffer()
+
+
 @contextmanager
 def typed_lines(kept: bool) -> Iterator[None]:
     """Arrow keys work in the block. If ``kept``, lines of former times are there, and those of this one will be."""

@@ -223,7 +223,7 @@ def test_a_message_may_have_several_lines(monkeypatch: pytest.MonkeyPatch) -> No
     lines = iter(['"""first', "  second", '"""', '"""one line"""', "/exit"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     session = FakeSession()
-    chat_command._converse(session, [], SamplingParams())  # type: ignore[arg-type]
+    chat_command._converse(session, [], SamplingParams(), is_terminal=False)  # type: ignore[arg-type]
     assert [messages[-1]["content"] for messages in session.asked] == ["first\n  second", "one line"]
 
 
@@ -316,7 +316,7 @@ def test_the_chat_remembers_finished_turns_only(
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     session = FakeSession()
     opening = [{"role": "system", "content": "Be brief."}]
-    chat_command._converse(session, opening, SamplingParams())  # type: ignore[arg-type]
+    chat_command._converse(session, opening, SamplingParams(), is_terminal=True)  # type: ignore[arg-type]
     contents = [[message["content"] for message in messages] for messages in session.asked]
     assert contents == [
         ["Be brief.", "one"],
@@ -328,6 +328,41 @@ def test_the_chat_remembers_finished_turns_only(
     stderr = capsys.readouterr().err
     assert "(stopped)" in stderr
     assert "messages has 99 tokens (/clear starts a new conversation)" in stderr
+
+
+@pytest.mark.parametrize("leave", ["/exit", "/quit"])
+def test_ctrl_c_drops_the_line_and_only_twice_at_an_empty_prompt_leaves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], leave: str
+) -> None:
+    """Lines that begin with ^ are typed and then interrupted."""
+
+    def converse(*typed: str, is_terminal: bool = True) -> list[str]:
+        left = iter(typed)
+        buffer = ""
+
+        def line(_: str) -> str:
+            nonlocal buffer
+            buffer = next(left)
+            if buffer.startswith("^"):
+                buffer = buffer[1:]
+                raise KeyboardInterrupt
+            return buffer
+
+        monkeypatch.setattr("builtins.input", line)
+        monkeypatch.setattr("readline.get_line_buffer", lambda: buffer)
+        session = FakeSession()
+        chat_command._converse(session, [], SamplingParams(), is_terminal=is_terminal)  # type: ignore[arg-type]
+        return [messages[-1]["content"] for messages in session.asked]
+
+    assert converse("^", "one", "^", "^typed", "^", '"""two', "^", "^", "two", "^", "stop me", "^", leave) == [
+        "one", "two", "stop me"
+    ]  # fmt: skip
+    assert capsys.readouterr().err.count("Ctrl-D, /exit or /quit leaves; so does a second Ctrl-C") == 8
+    with pytest.raises(KeyboardInterrupt):
+        converse("one", "^", "^", "never asked")
+    for lines in (["one", "^"], ["stop me", "two"]):
+        with pytest.raises(KeyboardInterrupt):
+            converse(*lines, is_terminal=False)
 
 
 def test_importing_ringcast_stays_small() -> None:

@@ -256,7 +256,22 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation() -> None:
         terminal.write(b"\x03")
         terminal.read_until("(stopped)")
         terminal.read_until("> ")
-        terminal.write(b"/exit\n")
+        for typed in ("", "some words", ""):
+            if typed:
+                terminal.write(typed.encode())
+                terminal.read_until(typed)
+            terminal.write(b"\x03")
+            terminal.read_until("/quit leaves")
+            terminal.read_until("> ")
+        terminal.write(b"\x03")
+        assert terminal.process.wait(20) == 130
+
+
+@pytest.mark.parametrize("leave", [b"/exit\n", b"/quit\n", b"\x04"])
+def test_a_chat_is_left_with_exit_code_0(leave: bytes) -> None:
+    with Terminal("chat") as terminal:
+        terminal.read_until("> ")
+        terminal.write(leave)
         assert terminal.process.wait(20) == 0
 
 
