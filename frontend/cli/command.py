@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
+from .paths import PathUnusable, check_readable
+
 PREFIX = "RINGCAST_"
 
 
@@ -33,9 +35,14 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     import yaml
 
     try:
+        check_readable(path, "--config")
         found = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{path}: {error}") from error
+    except PathUnusable as error:
+        raise typer.BadParameter(str(error)) from error
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{path} is not UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
         raise typer.BadParameter(f"{path} is not YAML: {str(error).replace(chr(10), ' ')}") from error
     if found is None:

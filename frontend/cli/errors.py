@@ -37,11 +37,17 @@ def one_line_errors(debug: bool) -> Iterator[None]:
     except (FrontendError, SchedulerError, GpuError, rt.ActorError, OSError) as error:
         if debug:
             raise
-        fail(str(error).strip().partition("\n")[0])
+        fail(_line(error))
     except Exception as error:
         if debug:
             raise
         fail(f"internal error: {type(error).__name__}: {error}; --debug shows the traceback")
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"  # without [Errno 2] and quotes
+    return str(error).strip().partition("\n")[0]
 
 
 def fail(line: str) -> None:

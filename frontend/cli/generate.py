@@ -19,6 +19,7 @@ from ..progress import request_progress
 from ..sampling_params import RequestOutputKind
 from .errors import FAILED
 from .options import SamplingOptions
+from .paths import check_writable
 from .prompts import Prompt, read_prompts
 from .session import Session
 
@@ -40,6 +41,8 @@ def generate(
 
     ``output_format`` is "text" or "jsonl"; None: as the prompts came.
     """
+    if output is not None:
+        check_writable(output, "--output")
     prompts = read_prompts(prompt, file, jsonl=jsonl)
     sampling.params({}, DEFAULT_MAX_TOKENS)  # refuse wrong values before anything is loaded
     as_json = output_format == "jsonl" if output_format is not None else jsonl
@@ -90,7 +93,7 @@ def _write(out: TextIO, index: int, prompt: Prompt, result: RequestOutput | Fron
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[TextIO]:
-    """Before anything is loaded, so that a path that cannot be written is told at once."""
+    """Before anything is loaded: what `check_writable` cannot foresee is still told at once."""
     if path is None:
         yield sys.stdout
         return

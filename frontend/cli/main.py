@@ -35,7 +35,7 @@ def generate(
     args: EngineArgs,
     sampling: SamplingOptions,
     prompt: Annotated[str | None, typer.Argument(help="The text to continue; - or nothing reads stdin.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Continue this file.", exists=True)] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Continue this file.")] = None,
     jsonl: Annotated[
         bool,
         typer.Option("--jsonl", help='File or stdin has a prompt a line: {"prompt": ...} or {"messages": [...]}.'),

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from ..errors import InvalidRequest
+from .paths import check_readable
 
 Prompt = str | list[dict[str, Any]]  # a text, or the messages of a chat
 
@@ -34,6 +35,7 @@ def read_prompts(prompt: str | None, file: Path | None, *, jsonl: bool) -> list[
 
 def _text(file: Path | None, *, is_asked_for: bool) -> tuple[str, str]:
     if file is not None:
+        check_readable(file, "--file")
         try:
             return file.read_text(), str(file)
         except UnicodeDecodeError as error:

@@ -22,6 +22,7 @@ from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.cli import chat as chat_command
 from ringcast.frontend.cli import main, options
 from ringcast.frontend.cli.options import SamplingOptions
+from ringcast.frontend.cli.paths import PathUnusable, check_readable, check_writable
 from ringcast.frontend.cli.prompts import read_prompts
 from ringcast.frontend.cli.requirements import missing, missing_line
 from ringcast.frontend.cli.session import Answer
@@ -121,10 +122,53 @@ def test_a_wrong_config_is_refused_by_name(generated: list[Any], tmp_path: Path,
     assert generated == []
 
 
-def test_a_config_that_is_not_there_is_told(generated: list[Any]) -> None:
-    result = CliRunner().invoke(main.app, ["generate", "Hi", "-c", "/nowhere.yaml"], env={"COLUMNS": "400"})
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/nowhere.yaml", "there is no such file"),
+        ("/", "it is a folder"),
+        ("/proc/self/mem", "Input/output error"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_told(generated: list[Any], path: str, why: str) -> None:
+    result = CliRunner().invoke(main.app, ["generate", "Hi", "-c", path], env={"COLUMNS": "400"})
     assert result.exit_code == 2
-    assert "/nowhere.yaml" in result.output
+    assert f"cannot read {path}: {why}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["Hi", "--output", "/no/such/folder/x"],
+            "cannot write /no/such/folder/x: there is no folder /no/such/folder; ",
+        ),
+        (["Hi", "--output", "/proc/version/x"], "cannot write /proc/version/x: there is no folder /proc/version; "),
+        (["Hi", "--output", "/tmp"], "cannot write /tmp: it is a folder; "),
+        (["--output", "/no/such/x"], "cannot write /no/such/x: "),  # before stdin is read
+        (["--file", "/no/such/file"], "cannot read /no/such/file: there is no such file; "),
+        (["--file", "/tmp"], "cannot read /tmp: it is a folder; "),
+        (["Hi", "--output", "/proc/x"], "/proc/x: No such file or directory"),  # nothing says so before it is tried
+    ],
+)
+def test_a_path_that_cannot_be_used_is_one_line_before_anything_is_loaded(options: list[str], said: str) -> None:
+    result = CliRunner().invoke(main.app, ["generate", "-m", "nosuch", *options])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"ringcast: {said}")
+    assert result.output.count("\n") == 1
+
+
+def test_a_path_that_may_not_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As somebody who is not root, to whom nothing is forbidden."""
+    file = tmp_path / "file"
+    file.write_text("kept")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    for path in (file, tmp_path / "new"):
+        with pytest.raises(PathUnusable, match=f"cannot write {path}: you may not; change the permissions"):
+            check_writable(path, "--output")
+    with pytest.raises(PathUnusable, match=f"cannot read {file}: you may not"):
+        check_readable(file, "--file")
+    assert file.read_text() == "kept"
 
 
 def test_prompts_come_from_argument_file_or_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
