@@ -199,12 +199,13 @@ class AsyncLLM:
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         add_special_tokens: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
-        """Render and tokenise a chat, off the event loop."""
+        """Render and tokenise a chat, off the event loop. ``continue_final_message``: it stays open at its end."""
         ready = await self._started()
-        chat = ChatPrompt(messages, add_generation_prompt, variables)
+        chat = ChatPrompt(messages, add_generation_prompt, variables, continue_final_message)
         return await ready.encoding.encode(EncodeJob(chat, add_special_tokens))
 
     def check(self, prompt: EncodedPrompt, params: SamplingParams, priority: int = 0) -> EncodedPrompt:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import jinja2
 
 
+_MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # put behind a text that is to be continued: there the prompt is cut
+
+
 class ChatTemplate:
     """A compiled template. ``tokens`` are the names that templates expect, such as ``bos_token``."""
 
@@ -31,16 +34,21 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt. ``variables`` are the caller's template arguments, plain JSON data.
 
-        `InvalidRequest` when the template refuses the messages, `ModelUnusable` when it is broken.
+        ``continue_final_message``: it ends where the last message's text ends. `InvalidRequest` when the template
+        refuses the messages, `ModelUnusable` when it is broken.
         """
         import jinja2
 
         if not messages:
             raise InvalidRequest("messages is empty: a chat needs at least one message", "messages")
+        open_end = _open_end(messages, add_generation_prompt) if continue_final_message else None
+        if open_end is not None:
+            messages = [*messages[:-1], {**messages[-1], "content": open_end + _MARK}]
         if self._template is None:
             try:
                 self._template = _environment().from_string(self.source)
@@ -55,12 +63,35 @@ class ChatTemplate:
                 "tools": None,
                 "documents": None,
             }
-            return self._template.render(values)
+            prompt = self._template.render(values)
         except InvalidRequest:
             raise
         except Exception as error:
             # A template is a program that computes with what it is given: anything can come out of wrong shapes.
             raise InvalidRequest(f"the model's chat template refuses these messages: {error}", "messages") from error
+        return prompt if open_end is None else _up_to_mark(prompt, open_end)
+
+
+def _open_end(messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
+    """The last message's text, which is to be continued."""
+    if add_generation_prompt:
+        text = "continue_final_message and add_generation_prompt exclude each other: set the latter to False"
+        raise InvalidRequest(text, "continue_final_message")
+    content = messages[-1].get("content") if isinstance(messages[-1], Mapping) else None
+    if not isinstance(content, str):
+        text = f"the last message's content is a {type(content).__name__}: only a text can be continued"
+        raise InvalidRequest(text, "continue_final_message")
+    return content
+
+
+def _up_to_mark(prompt: str, text: str) -> str:
+    """As transformers does it. A template that trims contents has taken the mark's space, and would have trimmed the
+    text before the mark as well."""
+    place = prompt.rfind(_MARK.strip())
+    if place < 0 or text.strip() not in prompt:
+        problem = "the model's chat template changes the last message's text, so that it cannot be continued"
+        raise InvalidRequest(problem, "continue_final_message")
+    return prompt[:place] if prompt[place:].startswith(_MARK) else prompt[:place].rstrip()
 
 
 def plain(value: Any) -> Any:

@@ -59,6 +59,7 @@ class ChatPrompt:
     messages: Sequence[Message]
     add_generation_prompt: bool = True
     variables: Mapping[str, Any] | None = None
+    continue_final_message: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,10 @@ class InputProcessor:
         prompt, salt = job.prompt, None
         if isinstance(prompt, ChatPrompt):
             text = self._tokenizer.render_chat(
-                prompt.messages, add_generation_prompt=prompt.add_generation_prompt, variables=prompt.variables
+                prompt.messages,
+                add_generation_prompt=prompt.add_generation_prompt,
+                continue_final_message=prompt.continue_final_message,
+                variables=prompt.variables,
             )
             return EncodedPrompt(text, [], "messages")
         if isinstance(prompt, Mapping):

@@ -95,9 +95,13 @@ class LLM(SyncEngine):
         use_tqdm: bool = True,
         priority: int | Sequence[int] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Like `generate`, for one conversation or a list of them: the model's template makes the prompts."""
+        """Like `generate`, for one conversation or a list of them: the model's template makes the prompts.
+
+        ``continue_final_message``, with ``add_generation_prompt`` False: answers go on where the last message ends.
+        """
         single = not messages or isinstance(messages[0], Mapping)
         batch: Sequence[Any] = [messages] if single else messages
         encoders = [
@@ -105,6 +109,7 @@ class LLM(SyncEngine):
                 self._llm.encode_chat,
                 chat,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
                 variables=chat_template_kwargs,
             )
             for chat in batch

@@ -86,6 +86,7 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text of a chat. Encode it without special tokens: the template writes them itself."""
@@ -93,7 +94,12 @@ class Tokenizer:
             raise InvalidRequest(
                 f"{self.name} has no chat template: use completions (`generate`) instead of chat", "messages"
             )
-        return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, variables=variables)
+        return self.chat_template.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=variables,
+        )
 
 
 def load_tokenizer(source: ModelSource, metadata: Mapping[str, Any] | None = None) -> Tokenizer:

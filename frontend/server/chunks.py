@@ -116,14 +116,19 @@ class Choice:
 
 
 class ChunkWriter:
-    """Turns one answer's deltas into chunks. ``usage``: chunks have a usage field, null but in the last."""
+    """Turns one answer's deltas into chunks. ``usage``: chunks have a usage field, null but in the last.
 
-    def __init__(self, envelope: Envelope, style: Style, *, usage: bool) -> None:
+    ``prompt_lengths``, in tokens and by choice: every chunk of a choice tells the usage of this choice so far (vLLM's
+    ``continuous_usage_stats``).
+    """
+
+    def __init__(self, envelope: Envelope, style: Style, *, usage: bool, prompt_lengths: Sequence[int] = ()) -> None:
         self._envelope = envelope
         self._style = style
         self._more: dict[str, object] = {"usage": None} if usage else {}
         self._choices: dict[int, Choice] = {}
-        self._is_plain = style.names is None and not style.token_ids
+        self._running = {index: Usage(length) for index, length in enumerate(prompt_lengths)}
+        self._is_plain = style.names is None and not style.token_ids and not self._running
         self._around_text: dict[int, tuple[bytes, bytes]] = {}  # of a plain chunk's JSON, by choice
 
     def events(
@@ -156,6 +161,8 @@ class ChunkWriter:
         if choice is None:
             choice = self._choices[index] = Choice(style)
             yield from self._beginning(choice, index, echo, prompt_token_ids)
+        if index in self._running:
+            self._running[index].completion_tokens += len(answer.token_ids)
         tells_tokens = style.token_ids or style.names is not None
         if answer.text or (tells_tokens and answer.token_ids):
             content = self._content(answer.text)
@@ -185,6 +192,8 @@ class ChunkWriter:
     def _chunk(self, index: int, content: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
         choice = {"index": index, **content, "logprobs": logprobs}
         choice.setdefault("finish_reason", None)
+        if index in self._running:
+            return self._envelope.body([choice], usage=self._running[index].body())
         return self._envelope.body([choice], **self._more)
 
 

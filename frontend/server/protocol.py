@@ -48,11 +48,14 @@ TokenId = Annotated[int, _told(minimum=0, maximum=MAX_TOKEN_ID)]
 
 
 class StreamOptions(BaseModel):
-    """``include_usage``: a last chunk tells the token counts."""
+    """``include_usage``: a last chunk tells the token counts. ``continuous_usage_stats`` (vLLM's): every other chunk
+    those of its choice so far, too.
+    """
 
     model_config = _STRICT
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class GenerationRequest(BaseModel):
@@ -96,8 +99,13 @@ class GenerationRequest(BaseModel):
 
     @property
     def include_usage(self) -> bool:
-        """Whether the stream ends with a usage chunk."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+        """Whether the stream ends with a usage chunk. As in vLLM, running usage brings it along."""
+        return self.runs_usage or (self.stream_options is not None and bool(self.stream_options.include_usage))
+
+    @property
+    def runs_usage(self) -> bool:
+        """Whether every chunk tells the usage so far."""
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
     def check(self) -> None:
         """Refuse parameters that are unknown or not supported yet, and those that do not go together."""
@@ -107,6 +115,9 @@ class GenerationRequest(BaseModel):
             if not self.stream:
                 raise InvalidRequest("stream_options needs stream: true", "stream_options")
             refuse_unsupported(self.stream_options.model_extra or {}, {"include_obfuscation": (False,)})
+            if self.runs_usage and self.stream_options.include_usage is False:
+                text = "stream_options.continuous_usage_stats needs include_usage: true: set it, or leave both out"
+                raise InvalidRequest(text, "stream_options")
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequest("prompt_logprobs is told in whole answers only: leave out stream", "prompt_logprobs")
 
@@ -205,6 +216,20 @@ def plain_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return [message.plain(f"messages[{index}]") for index, message in enumerate(messages)]
 
 
+def check_continued(
+    messages: list[ChatMessage], add_generation_prompt: bool | None, continue_final_message: bool | None
+) -> None:
+    """`InvalidRequest` unless the chat ends with an answer, if an answer is to be continued, and no other begins."""
+    if not continue_final_message:
+        return
+    if add_generation_prompt is not False:
+        text = "continue_final_message and add_generation_prompt (true unless given) exclude each other: "
+        raise InvalidRequest(text + "set add_generation_prompt to false", "continue_final_message")
+    if not messages or messages[-1].role != "assistant":
+        text = "continue_final_message continues an answer: the last message must have the role 'assistant'"
+        raise InvalidRequest(text, "continue_final_message")
+
+
 class ChatCompletionRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
@@ -215,6 +240,7 @@ class ChatCompletionRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, _told(minimum=0)] = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def check(self) -> None:
@@ -225,6 +251,7 @@ class ChatCompletionRequest(GenerationRequest):
             raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
         if self.top_logprobs is not None and self.top_logprobs < 0:
             raise InvalidRequest(f"top_logprobs is {self.top_logprobs}: it must be 0 or more", "top_logprobs")
+        check_continued(self.messages, self.add_generation_prompt, self.continue_final_message)
 
     def answer_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

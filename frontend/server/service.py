@@ -40,6 +40,7 @@ class Job:
     envelope: Envelope
     style: Style
     include_usage: bool
+    runs_usage: bool
     tells_prompt_logprobs: bool
     echoes: bool = False
     is_empty: bool = False  # answers have no tokens
@@ -72,6 +73,7 @@ class Service:
         prompt = await self._llm.encode_chat(
             plain_messages(body.messages),
             add_generation_prompt=body.add_generation_prompt is not False,
+            continue_final_message=bool(body.continue_final_message),
             add_special_tokens=bool(body.add_special_tokens),
             variables=body.chat_template_kwargs,
         )
@@ -130,6 +132,7 @@ class Service:
             envelope,
             style,
             body.include_usage,
+            body.runs_usage,
             body.prompt_logprobs is not None,
             echoes,
             is_empty,
@@ -169,7 +172,10 @@ class Service:
 
     async def _events(self, job: Job) -> AsyncGenerator[bytes, None]:
         usage = Usage()
-        writer = ChunkWriter(job.envelope, job.style, usage=job.include_usage)
+        lengths = [len(prompt.token_ids) for prompt in job.prompts for _ in range(job.params.n)]
+        writer = ChunkWriter(
+            job.envelope, job.style, usage=job.include_usage, prompt_lengths=lengths if job.runs_usage else ()
+        )
         async with self._admitted(job) as streams:
             usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in job.prompts)
             echoes: dict[int, Echo] = {}

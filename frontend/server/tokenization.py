@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from ..async_llm import AsyncLLM
 from ..errors import InvalidRequest
 from ..parameter_checks import below, token_ids
-from .protocol import ChatMessage, plain_messages
+from .protocol import ChatMessage, check_continued, plain_messages
 
 
 class TokenizeRequest(BaseModel):
@@ -23,6 +23,7 @@ class TokenizeRequest(BaseModel):
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
@@ -56,9 +57,11 @@ async def tokenize(llm: AsyncLLM, body: TokenizeRequest) -> TokenizeResponse:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give either prompt or messages", "prompt")
     if body.messages is not None:
+        check_continued(body.messages, body.add_generation_prompt, body.continue_final_message)
         prompt = await llm.encode_chat(
             plain_messages(body.messages),
             add_generation_prompt=body.add_generation_prompt is not False,
+            continue_final_message=bool(body.continue_final_message),
             add_special_tokens=bool(body.add_special_tokens),
             variables=body.chat_template_kwargs,
         )

@@ -38,7 +38,6 @@ COMPLETION = {
 CHAT = {
     **_COMMON,
     "audio": (),
-    "continue_final_message": (False,),
     "chat_template": (),
     "documents": ([],),
     "echo": (False,),

@@ -20,6 +20,7 @@ class Choice:
     seed: int | None = None
     logprobs: list[Any] = field(default_factory=list)  # of a chat: entries; of a completion: (token, value, offset)
     token_ids: list[int] = field(default_factory=list)
+    usages: list[tuple[int, int]] = field(default_factory=list)  # prompt and completion tokens, chunk by chunk
 
 
 @dataclass
@@ -64,6 +65,7 @@ def check_chunks(
     chat: bool,
     n: int = 1,
     include_usage: bool = False,
+    running_usage: bool = False,
     logprobs: bool = False,
     token_ids: bool = False,
     ends: bool = True,
@@ -79,14 +81,30 @@ def check_chunks(
             assert number == len(chunks) - 1, "the usage chunk is the last"
             stream.usage = chunk["usage"]
             continue
-        assert chunk.get("usage") is None
         assert len(chunk["choices"]) == 1
+        assert (chunk.get("usage") is not None) == running_usage
+        if running_usage:
+            _count(stream.choices.setdefault(chunk["choices"][0]["index"], Choice()), chunk["usage"])
         _step(stream, chunk["choices"][0], chat=chat, logprobs=logprobs, token_ids=token_ids)
     if ends:
         assert sorted(stream.choices) == list(range(n))
         assert all(choice.state == "finished" for choice in stream.choices.values())
         assert (stream.usage is not None) == include_usage
+        if running_usage and stream.usage is not None:
+            told = sum(choice.usages[-1][1] for choice in stream.choices.values())
+            assert told == stream.usage["completion_tokens"], "what the choices count is what the whole counts"
     return stream
+
+
+def _count(choice: Choice, usage: dict[str, int]) -> None:
+    prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
+    assert usage["total_tokens"] == prompt + completion
+    if choice.usages:
+        assert prompt == choice.usages[-1][0]
+        assert completion >= choice.usages[-1][1], "usage never shrinks"
+    else:
+        assert prompt > 0
+    choice.usages.append((prompt, completion))
 
 
 def _step(stream: Stream, data: dict[str, Any], *, chat: bool, logprobs: bool, token_ids: bool) -> None:

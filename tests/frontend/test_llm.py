@@ -101,6 +101,11 @@ def test_chat_takes_one_conversation_or_several(llm: LLM, smollm2: Tokenizer) ->
     assert llm.chat(hi, SamplingParams(max_tokens=1))[0].prompt == smollm2.render_chat(hi)
     prompts = [output.prompt for output in llm.chat([hi, bye], SamplingParams(max_tokens=1))]
     assert prompts == [smollm2.render_chat(hi), smollm2.render_chat(bye)]
+    begun = [*hi, {"role": "assistant", "content": "Well"}]
+    (open_end,) = llm.chat(begun, add_generation_prompt=False, continue_final_message=True)
+    assert open_end.prompt == smollm2.render_chat(hi) + "Well"
+    with pytest.raises(InvalidRequest, match="exclude each other"):
+        llm.chat(begun, continue_final_message=True)
     with pytest.raises(InvalidRequest, match="messages is empty"):
         llm.chat([])
 

@@ -58,10 +58,20 @@ def _post(url: str, path: str, body: Any) -> Any:
 
 
 def _stream(url: str, body: dict[str, Any], *, n: int = 1) -> Stream:
-    with HTTP.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}, timeout=10) as response:
+    chat = "messages" in body
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    with HTTP.stream("POST", f"{url}{path}", json={**body, "stream": True}, timeout=10) as response:
         payloads = sse_payloads(response.iter_lines())
-    asked = {"logprobs": body.get("logprobs") is not None, "token_ids": bool(body.get("return_token_ids"))}
-    return check_stream(payloads, chat=False, n=n, **asked)
+    running = bool((body.get("stream_options") or {}).get("continuous_usage_stats"))
+    return check_stream(
+        payloads,
+        chat=chat,
+        n=n,
+        logprobs=body.get("logprobs") is not None,
+        token_ids=bool(body.get("return_token_ids")),
+        include_usage=running,
+        running_usage=running,
+    )
 
 
 def _value(token_id: int) -> float:
@@ -222,6 +232,78 @@ def test_extensions_reach_the_engine(client: openai.OpenAI, engine: FakeEngine) 
     assert rule.bad_words
     assert (request.stop.min_tokens, request.stop.stop_token_ids, request.stop.eos_token_ids) == (1, [9], [])
     assert (request.priority, request.cache_salt) == (-2, "mine")
+
+
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}])
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"return_token_ids": True}], ids=str)
+def test_running_usage_counts_each_choice_chunk_by_chunk(
+    url: str, ids: list[int], smollm2: Tokenizer, more: dict[str, Any], options: dict[str, Any]
+) -> None:
+    options = {**options, "continuous_usage_stats": True}
+    in_chat = {"logprobs": True} if "logprobs" in more else more
+    chat = _stream(url, {"messages": HI, "n": 2, "stream_options": options, **in_chat}, n=2)
+    length = len(smollm2.encode(smollm2.render_chat(HI)))
+    assert chat.usage == {
+        "prompt_tokens": length, "completion_tokens": 2 * len(ids), "total_tokens": length + 2 * len(ids)
+    }  # fmt: skip
+    for choice in chat.choices.values():
+        assert choice.usages[0] == (length, 0), "with the role nothing has been drawn"
+        assert (length, 1) in choice.usages
+        assert choice.usages[-1] == (length, len(ids))
+    body = {"prompt": ["one two three", "x"], "n": 2, "echo": True, "stream_options": options, **more}
+    several = _stream(url, body, n=4)
+    lengths = [len(smollm2.encode(prompt)) for prompt in ("one two three", "x") for _ in range(2)]
+    assert [several.choices[index].usages[0] for index in range(4)] == [(length, 0) for length in lengths]
+    assert [several.choices[index].usages[-1] for index in range(4)] == [(length, len(ids)) for length in lengths]
+
+
+def test_running_usage_of_no_tokens_is_none(url: str) -> None:
+    options = {"continuous_usage_stats": True}
+    told = _stream(url, {"prompt": [5, 6], "echo": True, "max_tokens": 0, "stream_options": options})
+    assert set(told.choices[0].usages) == {(2, 0)}
+
+
+def test_running_usage_without_usage_is_refused(url: str) -> None:
+    options = {"include_usage": False, "continuous_usage_stats": True}
+    body = {"prompt": "x", "stream": True, "stream_options": options}
+    response = httpx.post(f"{url}/v1/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "stream_options"
+    assert "continuous_usage_stats needs include_usage: true" in response.json()["error"]["message"]
+
+
+BEGUN = [*HI, {"role": "assistant", "content": "Well, "}]
+OPEN = {"add_generation_prompt": False, "continue_final_message": True}
+
+
+def test_an_answer_is_continued_where_it_ends(url: str, engine: FakeEngine, smollm2: Tokenizer) -> None:
+    begun = smollm2.encode(smollm2.render_chat(HI) + "Well, ")
+    answer = _post(url, "/v1/chat/completions", {"messages": BEGUN, **OPEN})
+    assert engine.added[0].prompt_token_ids == begun
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": TEXT, "refusal": None}, "what is new"
+    parts = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "Well, "}]}]
+    assert _stream(url, {"messages": parts, **OPEN}).choices[0].text == TEXT
+    assert engine.added[1].prompt_token_ids == begun
+    assert _post(url, "/tokenize", {"messages": BEGUN, **OPEN})["tokens"] == begun
+    _post(url, "/v1/chat/completions", {"messages": HI, "continue_final_message": False})
+    assert engine.added[2].prompt_token_ids == smollm2.encode(smollm2.render_chat(HI)), "neutral"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"add_generation_prompt": True}, "exclude each other: set add_generation_prompt to false"),
+        ({"add_generation_prompt": None}, "exclude each other: set add_generation_prompt to false"),
+        ({"messages": HI}, "the last message must have the role 'assistant'"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_nothing_to_continue_is_a_400(url: str, engine: FakeEngine, path: str, change: Any, said: str) -> None:
+    response = httpx.post(f"{url}{path}", json={"messages": BEGUN, **OPEN, **change})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "continue_final_message"
+    assert said in response.json()["error"]["message"]
+    assert engine.added == []
 
 
 def test_special_tokens_and_truncation(url: str, engine: FakeEngine) -> None:

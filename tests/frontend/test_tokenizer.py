@@ -143,6 +143,42 @@ def test_templates_have_hugging_faces_helpers_and_whitespace_rules() -> None:
     assert text == '{"role": "ü", "content": "<b>"}{"role": "ü", "content": "<b>"}<s>41'
 
 
+@pytest.mark.parametrize("text", ["Well, ", "Well,\n\n", "Well", "", " Well Well", "CONTINUE_FINAL_MESSAGE_TAG Well"])
+@pytest.mark.parametrize("content", ["message.content", "message.content | trim", "message.content.strip() + ' '"])
+def test_the_last_message_is_left_open_as_by_transformers(content: str, text: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    source = "{% for message in messages %}<{{ message.role }}>{{ " + content + " }}</end>\n{% endfor %}"
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]
+    ours = ChatTemplate(source, {}).render(chat, add_generation_prompt=False, continue_final_message=True)
+    assert ours.startswith("<user>Hi") and "<assistant>" in ours
+    theirs, _ = render_jinja_template(
+        [chat], chat_template=source, add_generation_prompt=False, continue_final_message=True
+    )
+    assert [ours] == theirs
+    assert chat[-1]["content"] == text, "the caller's messages are as they were"
+
+
+@pytest.mark.parametrize(
+    ("source", "last", "adds", "said"),
+    [
+        ("{{ messages[0].content }}", {"content": "x"}, False, "changes the last message's text"),
+        ("{{ messages[1].content | upper }}", {"content": "x"}, False, "changes the last message's text"),
+        ("{{ messages[1].content[-27:] }}", {"content": "long"}, False, "changes the last message's text"),
+        ("{{ messages }}", {"content": ["x"]}, False, "content is a list: only a text"),
+        ("{{ messages }}", {}, False, "content is a NoneType: only a text"),
+        ("{{ messages }}", "x", False, "content is a NoneType: only a text"),
+        ("{{ messages }}", {"content": "x"}, True, "exclude each other"),
+    ],
+)
+def test_a_message_that_cannot_be_continued_is_refused(source: str, last: Any, adds: bool, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        ChatTemplate(source, {}).render(
+            [{"content": "first"}, last], add_generation_prompt=adds, continue_final_message=True
+        )
+    assert caught.value.param == "continue_final_message"
+
+
 def test_a_template_may_refuse_a_chat() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match="roles must alternate") as caught:
