@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import dataclass
 
 import typer
 
@@ -12,21 +13,24 @@ from .errors import FAILED
 from .load import LoadResult, LoadTask, make_prompts, only_model, percentile, run_load
 
 
-def bench(
-    url: str,
-    *,
-    model: str | None,
-    concurrency: int,
-    rate: float | None,
-    requests: int,
-    prompt_words: int,
-    max_tokens: int,
-    seed: int,
-    api_key: str | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What was given on the command line. With a ``rate`` (requests a second) ``concurrency`` does not count."""
+
+    url: str
+    model: str | None  # None: the only one that the server has
+    concurrency: int
+    rate: float | None
+    requests: int
+    prompt_words: int
+    max_tokens: int
+    seed: int
+    api_key: str | None
+
+
+def bench(options: BenchOptions, *, as_json: bool) -> None:
     """Print figures to stdout; exit code 1 if a request failed."""
-    result = asyncio.run(_run(url, model, concurrency, rate, requests, prompt_words, max_tokens, seed, api_key))
+    result = asyncio.run(_run(options))
     figures = _figures(result)
     if as_json:
         print(json.dumps(figures))
@@ -38,23 +42,15 @@ def bench(
         raise typer.Exit(FAILED)
 
 
-async def _run(
-    url: str,
-    model: str | None,
-    concurrency: int,
-    rate: float | None,
-    requests: int,
-    prompt_words: int,
-    max_tokens: int,
-    seed: int,
-    api_key: str | None,
-) -> LoadResult:
-    url = url.rstrip("/")
+async def _run(options: BenchOptions) -> LoadResult:
+    url = options.url.rstrip("/")
     url = url if url.endswith("/v1") else f"{url}/v1"
-    name = model or await only_model(url, api_key)
-    prompts = make_prompts(requests, prompt_words, seed)
-    task = LoadTask(url=url, model=name, prompts=prompts, max_tokens=max_tokens, api_key=api_key)
-    return await run_load(task, rate=rate) if rate is not None else await run_load(task, concurrency=concurrency)
+    model = options.model or await only_model(url, options.api_key)
+    prompts = make_prompts(options.requests, options.prompt_words, options.seed)
+    task = LoadTask(url=url, model=model, prompts=prompts, max_tokens=options.max_tokens, api_key=options.api_key)
+    if options.rate is not None:
+        return await run_load(task, rate=options.rate)
+    return await run_load(task, concurrency=options.concurrency)
 
 
 def _figures(result: LoadResult) -> dict[str, float]:

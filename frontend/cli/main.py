@@ -216,10 +216,11 @@ def bench(
     """
     with one_line_errors(debug):
         _need(("httptools",))
+        from .bench import BenchOptions
         from .bench import bench as run
 
-        run(
-            url,
+        options = BenchOptions(
+            url=url,
             model=model,
             concurrency=concurrency,
             rate=rate,
@@ -228,8 +229,8 @@ def bench(
             max_tokens=max_tokens,
             seed=seed,
             api_key=api_key,
-            as_json=as_json,
         )
+        run(options, as_json=as_json)
 
 
 @app.command("collect-env", cls=Command)
