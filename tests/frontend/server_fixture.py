@@ -16,6 +16,7 @@ from ringcast.frontend.server.run import address_of, listen
 from ringcast.frontend.server.settings import ServerSettings
 
 T = TypeVar("T")
+TEXT, EOS = "Hello  🌊!", 2  # what conftest's engine says, and ends with
 
 
 class ServerThread:

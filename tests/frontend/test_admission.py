@@ -19,11 +19,6 @@ EOS = 2
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
 async def llm(engine: FakeEngine, smollm2: Tokenizer) -> AsyncIterator[AsyncLLM]:
     args = EngineArgs(scheduling_policy="priority", max_logprobs=5)
     async with AsyncLLM.from_parts(args, engine, smollm2) as llm:

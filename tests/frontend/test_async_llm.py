@@ -28,17 +28,6 @@ DELTA, FINAL = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 EOS = 2
 
 
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
-async def llm(engine: FakeEngine, smollm2: Tokenizer) -> AsyncIterator[AsyncLLM]:
-    async with AsyncLLM.from_parts(EngineArgs(), engine, smollm2) as llm:
-        yield llm
-
-
 async def _all(outputs: AsyncIterator[RequestOutput]) -> list[RequestOutput]:
     return [output async for output in outputs]
 

@@ -26,11 +26,6 @@ from ringcast.frontend.tokenizer import Tokenizer
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
 def llm(engine: FakeEngine, smollm2: Tokenizer) -> Iterator[LLM]:
     with LLM.from_async_llm(AsyncLLM.from_parts(EngineArgs(), engine, smollm2)) as llm:
         yield llm

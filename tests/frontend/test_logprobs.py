@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import chain
 
 import pytest
@@ -10,23 +9,11 @@ from frontend_fakes import FakeEngine
 
 from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.detokenizer import TextDecoder
-from ringcast.frontend.engine_args import EngineArgs
 from ringcast.frontend.outputs import Logprob, RequestOutput
 from ringcast.frontend.sampling_params import RequestOutputKind, SamplingParams
 from ringcast.frontend.tokenizer import Tokenizer
 
 DELTA = RequestOutputKind.DELTA
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
-async def llm(engine: FakeEngine, smollm2: Tokenizer) -> AsyncIterator[AsyncLLM]:
-    async with AsyncLLM.from_parts(EngineArgs(), engine, smollm2) as llm:
-        yield llm
 
 
 async def _all(llm: AsyncLLM, prompt: list[int], params: SamplingParams) -> list[RequestOutput]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -21,41 +20,13 @@ from ringcast.frontend.engine_args import EngineArgs
 from ringcast.frontend.engine_client import Health
 from ringcast.frontend.tokenizer import Tokenizer
 
-EOS = 2
 HTTP = httpx.Client()  # one for all: a new one costs 20 ms
 HI = [{"role": "user", "content": "Hi"}]
 
 
-@pytest.fixture(scope="module")
-def server_and_engine(smollm2: Tokenizer) -> Iterator[tuple[ServerThread, FakeEngine]]:
-    engine = FakeEngine()
-    llm = AsyncLLM.from_parts(EngineArgs(model="smollm2"), engine, smollm2)
-    with ServerThread(llm) as server:
-        yield server, engine
-
-
 @pytest.fixture
-def server(server_and_engine: tuple[ServerThread, FakeEngine]) -> ServerThread:
-    return server_and_engine[0]
-
-
-@pytest.fixture
-def engine(server_and_engine: tuple[ServerThread, FakeEngine], smollm2: Tokenizer) -> Iterator[FakeEngine]:
-    """The engine behind the server, back to its first state; says "Hello  🌊!" to everything."""
-    engine = server_and_engine[1]
-    engine.added.clear()
-    engine.aborted.clear()
-    engine.paused = False
-    engine.tokens_per_step = 1
-    engine.state = Health("ready")
-    engine.script = lambda request: [*smollm2.encode("Hello  🌊!"), EOS][: request.stop.max_tokens]
-    yield engine
-    assert engine.running == []
-
-
-@pytest.fixture
-def client(server: ServerThread, engine: FakeEngine) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def engine(served_engine: FakeEngine) -> FakeEngine:
+    return served_engine
 
 
 def _post(server: ServerThread, path: str, body: Any) -> httpx.Response:

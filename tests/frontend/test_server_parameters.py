@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,43 +11,28 @@ import openai
 import pytest
 from chunk_checker import Stream, check_client_stream, check_stream, sse_payloads
 from frontend_fakes import FakeEngine
-from server_fixture import ServerThread
+from server_fixture import EOS, TEXT, ServerThread
 
-from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.engine_args import EngineArgs
 from ringcast.frontend.tokenizer import Tokenizer
 
-EOS = 2
 HTTP = httpx.Client()  # one for all: a new one costs 20 ms
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
-TEXT = "Hello  🌊!"
 
 
 @pytest.fixture(scope="module")
-def server_and_engine(smollm2: Tokenizer) -> Iterator[tuple[ServerThread, FakeEngine]]:
-    engine = FakeEngine()
-    llm = AsyncLLM.from_parts(EngineArgs(scheduling_policy="priority"), engine, smollm2)
-    with ServerThread(llm) as server:
-        yield server, engine
+def server_args() -> EngineArgs:
+    return EngineArgs(scheduling_policy="priority")
 
 
 @pytest.fixture
-def engine(server_and_engine: tuple[ServerThread, FakeEngine], smollm2: Tokenizer) -> FakeEngine:
-    """The engine behind the server; says "Hello  🌊!" to everything."""
-    engine = server_and_engine[1]
-    engine.added.clear()
-    engine.script = lambda request: [*smollm2.encode(TEXT), EOS][: request.stop.max_tokens]
-    return engine
+def engine(served_engine: FakeEngine) -> FakeEngine:
+    return served_engine
 
 
 @pytest.fixture
-def url(server_and_engine: tuple[ServerThread, FakeEngine], engine: FakeEngine) -> str:
-    return server_and_engine[0].url
-
-
-@pytest.fixture
-def client(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+def url(server: ServerThread, engine: FakeEngine) -> str:
+    return server.url
 
 
 def _post(url: str, path: str, body: Any) -> Any:
