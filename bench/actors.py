@@ -16,13 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import ringcast.actors as rt
 
 from .actor_zoo import BlockingEcho, Echo
-from .report import ROOT, Figure, Report, Table, Target, describe_machine
+from .report import Figure, Report, Table, Target, add_out, describe_machine
 
 METHOD: Final = (
     "A round trip is `await ref.ping(1)` from an asyncio program on uvloop; p50 within a repetition, then the median "
@@ -309,7 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions of less")
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--only-ours", action="store_true", help="without the peers")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where the report goes")
+    add_out(parser)
     options = parser.parse_args(arguments)
     repetitions, count = (1, 40) if options.tiny else (3, 2_000) if options.quick else (7, 10_000)
     has_xoscar, has_ray = (

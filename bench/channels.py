@@ -10,10 +10,9 @@ import importlib.util
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
-from .report import ROOT, Report, describe_machine, plot_curves
+from .report import Report, add_out, describe_machine, plot_curves
 from .sections import FULL, OURS, PEERS, QUICK, TINY, Bench, Transport, fan_out, latency, quiet, slow, throughput, wake
 from .workers import Cores, WorkerFailed
 
@@ -84,7 +83,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only-ours", action="store_true", help="leave the peers out")
     parser.add_argument("--vllm-python", metavar="PATH", help="an interpreter that has vLLM: adds its ring")
     parser.add_argument("--no-pin", action="store_true", help="leave the processes where the system puts them")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     return parser.parse_args(arguments)
 
 

@@ -22,7 +22,7 @@ from ringcast.frontend.server.app import create_app
 from ringcast.frontend.server.run import address_of, listen, run_server
 from ringcast.frontend.tokenizer import load_tokenizer
 
-from .report import ROOT, Figure, Report, Table, Target, describe_machine
+from .report import ROOT, Figure, Report, Table, Target, add_out, describe_machine
 from .stub_engine import StubEngine
 
 METHOD: Final = (
@@ -123,7 +123,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--offered", type=float, nargs="+", default=[20_000.0, 40_000.0, 60_000.0, 120_000.0])
     parser.add_argument("--seconds", type=float, default=3.0, help="of a repetition, at the offered rate")
     parser.add_argument("--serve-at", type=float, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     options = parser.parse_args(arguments)
     options.repetitions = options.repetitions or (2 if options.quick else 5)
     return options

@@ -34,7 +34,7 @@ from ringcast.scheduler.messages import (
     StopRule,
 )
 
-from .report import ROOT, Cell, Figure, Report, Table, Target, describe_machine
+from .report import Cell, Figure, Report, Table, Target, add_out, describe_machine
 
 METHOD: Final = (
     "The real worker and engine core in processes of their own; this process is the frontend and notes when each token "
@@ -276,7 +276,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-spare", action="store_true", help="without a process that waits to take over")
     parser.add_argument("--plans-in-flight", type=int, default=1)
     parser.add_argument("--seed", type=int, default=random.randrange(1000), help="of the moments of the kills")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     return parser.parse_args(arguments)
 
 

@@ -5,12 +5,14 @@ Every benchmark builds a `Report` and writes it once. Nothing here measures.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,24 @@ from typing import Any, Final
 
 BUSY_LOAD: Final = 0.5  # of the machine, when a run begins: above it the report says that its figures are no good
 ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """The option ``--out`` of every benchmark: a folder, made and known to be writable before anything is measured."""
+    # A default that is a text is checked, too; one that is a Path would not be.
+    default = str(ROOT / "build" / "bench")
+    parser.add_argument("--out", type=_writable_folder, default=default, help="folder for the results")
+
+
+def _writable_folder(text: str) -> Path:
+    folder = Path(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write to {folder}: {error.strerror}; give another folder") from error
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +184,7 @@ class Report:
         return "\n".join([*parts, *(table.to_markdown() for table in tables)])
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """``NAME.md`` and ``NAME.json`` in the folder, which is made if need be."""
+        """``NAME.md`` and ``NAME.json`` in the folder, which is made if need be. See `add_out`."""
         folder.mkdir(parents=True, exist_ok=True)
         page, data = folder / f"{self.name}.md", folder / f"{self.name}.json"
         page.write_text(self.to_markdown())

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from ringcast.channels.codec import Codec
@@ -30,7 +29,7 @@ from ringcast.scheduler.messages import (
 )
 from ringcast.scheduler.scheduler import Scheduler
 
-from .report import ROOT, Cell, Figure, Report, Table, Target, describe_machine
+from .report import Cell, Figure, Report, Table, Target, add_out, describe_machine
 
 METHOD: Final = (
     "One process, CPU time of its thread, so that neighbours on the machine count little. Every request decodes one "
@@ -184,7 +183,7 @@ def _per_call_us(call: Callable[[], object], calls: int = 300) -> float:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.scheduler", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few seconds instead of a minute")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     return parser.parse_args(arguments)
 
 

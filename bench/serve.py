@@ -10,12 +10,11 @@ import argparse
 import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from ringcast.frontend.cli.load import LoadResult, LoadTask, make_prompts, only_model, percentile, run_load
 
-from .report import ROOT, Figure, Report, Table, describe_machine
+from .report import Figure, Report, Table, add_out, describe_machine
 
 METHOD: Final = (
     "Clients: one process, a connection a request, streams of /v1/completions, temperature 0. Concurrency: so many "
@@ -123,7 +122,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", help="its served name (default: the first that each server lists)")
     parser.add_argument("--api-key", default=os.environ.get("RINGCAST_API_KEY"))
     parser.add_argument("--seed", type=int, default=0, help="of the prompts: another meets no cache of earlier runs")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     options = parser.parse_args(arguments)
     options.servers = dict(options.servers)
     loads: Any = [*options.concurrency, *options.rates]

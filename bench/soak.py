@@ -17,7 +17,7 @@ import psutil
 
 from ringcast import LLM, SamplingParams
 
-from .report import ROOT, Cell, Figure, Report, Table, Target, describe_machine
+from .report import Cell, Figure, Report, Table, Target, add_out, describe_machine
 
 METHOD: Final = (
     "The public `LLM` with its worker, the worker's spare and the engine core in processes of their own. Waves of 500 "
@@ -148,7 +148,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2", help="a built-in name, a path, or a hub id")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--idle-s", type=float, default=60.0, help="seconds of idleness that are measured")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     return parser.parse_args(arguments)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from .report import ROOT, Figure, Report, Table, Target, describe_machine
+from .report import Figure, Report, Table, Target, add_out, describe_machine
 
 METHOD: Final = (
     "Each repetition starts an interpreter anew; times count from the call that starts it. Warm: the packed weights "
@@ -100,7 +100,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.startup", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two repetitions instead of five")
     parser.add_argument("--repetitions", type=int, help="how often everything is measured")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     options = parser.parse_args(arguments)
     options.repetitions = options.repetitions or (2 if options.quick else 5)
     return options

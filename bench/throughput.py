@@ -18,7 +18,7 @@ from ringcast.gpu import Checkpoint
 
 from .engines import Engine, Task
 from .engines.hf_folder import write_hf_folder
-from .report import ROOT, Curve, Figure, Report, Table, Target, describe_machine, plot_curves
+from .report import Curve, Figure, Report, Table, Target, add_out, describe_machine, plot_curves
 
 METHOD: Final = (
     "Each engine is a process that loads the model once; one runs at a time, the others wait for their task.",
@@ -148,7 +148,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--hf-python", metavar="PATH", help="an interpreter that has transformers")
     parser.add_argument("--vllm-python", metavar="PATH", help="an interpreter that has vLLM")
     parser.add_argument("--llamacpp-python", metavar="PATH", help="an interpreter that has llama-cpp-python")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="folder for the results")
+    add_out(parser)
     options = parser.parse_args(arguments)
     options.repetitions = options.repetitions or (2 if options.quick else 5)
     return options

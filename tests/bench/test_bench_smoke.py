@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench import throughput
-from bench.report import Figure, Report
+from bench.report import Figure, Report, add_out
 
 ROOT = Path(__file__).parents[2]
 HAS_ZMQ, HAS_ICEORYX, HAS_MATPLOTLIB = (
@@ -118,6 +119,20 @@ def test_wrong_options_are_refused(wrong: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "bench.channels", *wrong], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "usage: python -m bench.channels" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_out(parser)
+    (tmp_path / "file").write_text("")
+    for folder, why in ((tmp_path / "file" / "x", "Not a directory"), (Path("/proc/no"), "No such file or directory")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--out", str(folder)])
+        assert f"argument --out: cannot write to {folder}: {why}; give another folder" in capsys.readouterr().err
+    assert parser.parse_args(["--out", str(tmp_path / "new")]).out == tmp_path / "new"
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_failing_interpreter_is_named(tmp_path: Path) -> None:
