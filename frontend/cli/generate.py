@@ -48,6 +48,8 @@ def generate(
     as_json = output_format == "jsonl" if output_format is not None else jsonl
     with _opened(output) as out, Session(args) as session:
         params = sampling.params(session.model_defaults(), DEFAULT_MAX_TOKENS)
+        if output is not None and output.is_file():
+            out.truncate(0)
         if len(prompts) == 1 and not as_json:
             answer = session.say(prompts[0], replace(params, output_kind=RequestOutputKind.DELTA), out)
             if not quiet:
@@ -93,9 +95,11 @@ def _write(out: TextIO, index: int, prompt: Prompt, result: RequestOutput | Fron
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[TextIO]:
-    """Before anything is loaded: what `check_writable` cannot foresee is still told at once."""
+    """Before anything is loaded: what `check_writable` cannot foresee is still told at once. What the file holds stays
+    in it until there is an engine to replace it.
+    """
     if path is None:
         yield sys.stdout
         return
-    with path.open("w") as file:
+    with path.open("a") as file:
         yield file

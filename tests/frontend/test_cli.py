@@ -158,6 +158,18 @@ def test_a_path_that_cannot_be_used_is_one_line_before_anything_is_loaded(option
     assert result.output.count("\n") == 1
 
 
+def test_a_file_is_replaced_only_when_there_is_an_engine(tmp_path: Path, fake_engines: list[FakeEngine]) -> None:
+    file = tmp_path / "out"
+    file.write_text("answers that took a night")
+    for wrong in (["-m", "./nosuch.gguf"], ["--max-tokens", "0"]):
+        assert CliRunner().invoke(main.app, ["generate", "Hi", "-o", str(file), *wrong]).exit_code == 1
+        assert file.read_text() == "answers that took a night"
+    command = ["generate", "river stone", "-q", "--max-tokens", "2", "-o"]
+    assert CliRunner().invoke(main.app, [*command, str(file)]).exit_code == 0
+    assert file.read_text() == "river stone\n"
+    assert CliRunner().invoke(main.app, [*command, "/dev/null"]).exit_code == 0
+
+
 def test_a_path_that_may_not_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As somebody who is not root, to whom nothing is forbidden."""
     file = tmp_path / "file"
