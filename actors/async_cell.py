@@ -56,13 +56,14 @@ class Begun:
 
 
 class AsyncCell(Cell):
-    """See the module. `start` begins to serve, until the task is cancelled; `close` ends what runs beside it."""
+    """See the module. `start` begins to serve, until `stop`; `close` ends what runs beside it."""
 
     def __init__(self, actor: Actor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]) -> None:
         super().__init__(actor, actor_id, name, on_handler)
         self._current: Incoming | None = None
         self._timer: asyncio.TimerHandle | None = None  # its deadline
         self._cancelled_by: str | None = None
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
         self._context: Context | None = None  # of that task
         self._begun: Begun | None = None
@@ -70,10 +71,16 @@ class AsyncCell(Cell):
         self._streams: dict[tuple[Origin, int], StreamProducer] = {}
 
     def start(self) -> asyncio.Task[None]:
-        """The task that handles messages, until it is cancelled."""
+        """The task that handles messages, until `stop`."""
         self._context = copy_context()
         self._task = asyncio.create_task(self._serve(), name=f"{self.name}: mailbox", context=self._context)
         return self._task
+
+    def stop(self) -> None:
+        """Cancel the handler in progress, and end the task, even if the handler swallows that."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
 
     def put_and_run(self, incoming: Incoming) -> bool:
         arrived = self._arrived
@@ -185,11 +192,10 @@ class AsyncCell(Cell):
             value = await begun.rest(cancelled)
         except BaseException as error:
             self._ended_by(begun.incoming, error)
+            self._left(error)
         else:
             self._succeeded(begun.incoming, value)
-        finally:
-            self._leave()
-            self._end_if_cancelled()
+            self._left(None)
 
     async def _run_inline(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         self._enter(incoming)
@@ -197,11 +203,10 @@ class AsyncCell(Cell):
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
         except BaseException as error:
             self._ended_by(incoming, error)
+            self._left(error)
         else:
             self._succeeded(incoming, value)
-        finally:
-            self._leave()
-            self._end_if_cancelled()
+            self._left(None)
 
     def _enter(self, incoming: Incoming) -> None:
         self._current = incoming
@@ -217,16 +222,20 @@ class AsyncCell(Cell):
             self._timer.cancel()
             self._timer = None
 
-    def _end_if_cancelled(self) -> None:
-        """The handler's cancellation is not the serving task's; but a stop is, perhaps one that the handler swallowed
-        or that its caller's stood for.
+    def _left(self, error: BaseException | None) -> None:
+        """A handler that had a turn of the task has ended. Its cancellation is not the task's; but a stop is, perhaps
+        one that the handler swallowed or that its caller's stood for, and so is a cancellation of its own that ended it.
         """
-        assert self._task is not None
-        if self._cancelled_by is not None:
-            self._cancelled_by = None
-            self._task.uncancel()
-        if self._task.cancelling():
+        self._leave()
+        task = self._task
+        assert task is not None
+        by, self._cancelled_by = self._cancelled_by, None
+        if by is not None:
+            task.uncancel()
+        if self._stopping or (by is None and isinstance(error, asyncio.CancelledError) and task.cancelling()):
             raise asyncio.CancelledError
+        while task.cancelling():  # before Python 3.13 a TaskGroup leaves one behind when one of its tasks fails
+            task.uncancel()
 
     def _ended_by(self, incoming: Incoming, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):

@@ -82,11 +82,12 @@ class ActorRunner:
     async def stop(self, reason: str, *, orderly: bool = True) -> object:
         """End ``run`` and the handler in progress, then ``on_stop``; its value is the hand-off."""
         self._stopping = True
-        for task in (self._run, self._serve):
-            if task is not None and not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([task])
+        if self._run is not None:
+            self._run.cancel()
+            await _ended(self._run)
+        if self._serve is not None:
+            self._cell.stop()
+            await _ended(self._serve)
         await self._cell.close()
         try:
             return await contained(self._actor.on_stop(reason)) if orderly else None
@@ -96,3 +97,9 @@ class ActorRunner:
     def _forget(self, text: str) -> None:
         self._node.cells.pop(self._cell.actor_id, None)
         self._cell.fail_queued(text)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    if not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])

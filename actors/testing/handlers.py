@@ -100,7 +100,7 @@ class _Stage:
             yield
         finally:
             if isinstance(cell, AsyncCell):
-                serving.cancel()
+                cell.stop()
                 with suppress(asyncio.CancelledError):
                     await serving
                 await cell.close()
