@@ -173,11 +173,15 @@ class _ActorBase:
 
     @classmethod
     def handlers(cls) -> dict[str, Descriptor]:
-        """The class's handlers and streams by name, inherited ones included."""
+        """The class's handlers and streams by name, inherited ones included.
+
+        In the order of their names: they are numbered by it in every process, and a class that travelled by value has
+        another order of definition than the original.
+        """
         found: dict[str, Descriptor] = {}
         for base in reversed(cls.__mro__):
             found |= {name: member for name, member in vars(base).items() if isinstance(member, Descriptor)}
-        return found
+        return dict(sorted(found.items()))
 
 
 class Actor(_ActorBase):

@@ -116,6 +116,25 @@ async def test_a_death_ends_the_call_with_its_cause(
             actor.add.cast(1)
 
 
+async def test_the_handler_of_a_death_is_named_though_its_class_travelled_by_value() -> None:
+    class Local(rt.Actor):
+        @rt.call
+        async def zero(self) -> None: ...
+
+        @rt.call
+        async def die(self) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        @rt.call
+        async def add(self) -> None: ...
+
+    async with rt.System() as system:
+        actor = await system.spawn(rt.spec(Local), where=rt.process())
+        with pytest.raises(rt.ActorDied) as caught:
+            await actor.die()
+        assert caught.value.cause.last_handler == "die"
+
+
 async def test_a_permanent_actor_is_restarted_and_its_reference_stays_good() -> None:
     async with rt.System() as system:
         actor = await system.spawn(rt.spec(Counter, 10), where=rt.process(), restart=FAST)
