@@ -63,12 +63,16 @@ class Group(Generic[A]):
     def ask(self, msg: Msg[R], *, reply_from: int | None = None) -> list[asyncio.Future[R]]:
         """Send to every member; a future for each, in rank order. They end in any order; nothing else is tied to them.
 
-        With ``reply_from=rank`` only that member's future ends with a value; another's ends if it fails.
+        With ``reply_from=rank`` only that member's future ends with a value. Until it has ended, another's ends if it
+        fails; what comes of the others later is not told.
         """
         self._check_rank(reply_from)
         calls = self._calls()
         futures = calls.futures(len(self._refs))
         calls.ask_group(futures, self._refs, msg.method, msg.args, msg.kwargs, reply_from)
+        if reply_from is not None:
+            others = [*futures[:reply_from], *futures[reply_from + 1 :]]  # they may never be answered: not kept for ever
+            futures[reply_from].add_done_callback(lambda _: calls.forget(others))
         return list(futures)
 
     def cast(self, msg: Msg[Any]) -> None:

@@ -77,6 +77,23 @@ async def test_asking_without_waiting_gives_futures_in_rank_order(system: rt.Sys
     assert [future.result() for future in first] == [[0, 1], [1, 1], [2, 1]]
 
 
+async def test_members_that_need_not_answer_are_forgotten_with_the_answer(system: rt.System) -> None:
+    unseen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context["message"]))
+    group = await system.spawn_group([rt.spec(Member, rank) for rank in range(3)])
+    await group.gather(Member.step.msg(1))  # every member is connected now: they are asked by one record
+    futures = group.ask(Member.step.msg(1), reply_from=1)
+    assert await futures[1] == [1, 2]
+    for member in group:
+        await system.stop(member)
+    assert [future.done() for future in futures] == [False, True, False]
+    del futures
+    gc.collect()
+    assert unseen == []
+    with pytest.raises(rt.ActorDied):
+        await group.ask(Member.step.msg(1), reply_from=1)[0]
+
+
 async def test_a_cast_reaches_every_member(system: rt.System) -> None:
     counters = [await system.spawn(rt.spec(Counter, k), where=rt.process()) for k in range(3)]
     group = rt.Group(counters)
