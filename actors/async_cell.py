@@ -224,7 +224,7 @@ class AsyncCell(Cell):
 
     def _left(self, error: BaseException | None) -> None:
         """A handler that had a turn of the task has ended. Its cancellation is not the task's; but a stop is, perhaps
-        one that the handler swallowed or that its caller's stood for, and so is a cancellation of its own that ended it.
+        one that the handler swallowed or that its caller's stood for, and so is one of its own that ended it.
         """
         self._leave()
         task = self._task

@@ -23,6 +23,8 @@ from .peer import Peer
 from .route import Route
 
 SPIN_SLICE_S: Final = 10e-6  # of a spin: what else the loop has to do waits no longer
+PATIENCE_S: Final = 2e-3  # with a reader that reads nothing while messages for others wait for room
+MAX_PATIENCE_S: Final = 0.1  # while nobody else waits
 ANSWER_SPIN_S: Final = 100e-6  # for an answer: long enough for the callee to be woken and to answer
 
 
@@ -38,6 +40,7 @@ class AsyncNode(Node):
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
         self._looks_for_answers = False
+        self._patience: asyncio.TimerHandle | None = None
         self._cores = min(len(os.sched_getaffinity(0)), bell.cores or sys.maxsize)
 
     def start(self) -> None:
@@ -50,6 +53,8 @@ class AsyncNode(Node):
         """Send what can be sent, then let go of the loop."""
         self.flush()
         self._running = False
+        if self._patience is not None:
+            self._patience.cancel()
         self.loop.remove_reader(self.bell.fileno())
         for peer in list(self.peers.values()):
             self.unwatch_link(peer)
@@ -119,6 +124,22 @@ class AsyncNode(Node):
         if peer.link.fileno() not in self._watched_for_writing:
             self._watched_for_writing.add(peer.link.fileno())
             self.loop.add_writer(peer.link.fileno(), self._on_writable, peer)
+
+    def backlog_waits(self) -> None:
+        if self._patience is None and self._running:
+            self._be_patient(PATIENCE_S)
+
+    def _be_patient(self, delay_s: float) -> None:
+        self._patience = self.loop.call_later(delay_s, self._lose_patience, self._backlog_left, delay_s)
+
+    def _lose_patience(self, left_then: int, delay_s: float) -> None:
+        stands = bool(self._backlog) and self._backlog_left == left_then
+        if stands:
+            self.go_around()
+        self._patience = None
+        if self._backlog:
+            self._be_patient(min(2 * delay_s, MAX_PATIENCE_S) if stands else PATIENCE_S)
+            self._schedule_turn()  # it arms the bell for room
 
     def read_link(self, peer: Peer) -> None:
         super().read_link(peer)

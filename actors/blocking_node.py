@@ -46,6 +46,9 @@ class BlockingNode(Node):
         """A full link: frames are few and small, so they are written as soon as the peer reads."""
         send_all(peer.link)
 
+    def backlog_waits(self) -> None:
+        """Not here: a link that is full would hold up this thread for as long as the one that is slow."""
+
     def receive(self) -> int:
         """Handle everything that is there without waiting; the number of messages."""
         handled = 0

@@ -70,8 +70,8 @@ class Group(Generic[A]):
         calls = self._calls()
         futures = calls.futures(len(self._refs))
         calls.ask_group(futures, self._refs, msg.method, msg.args, msg.kwargs, reply_from)
-        if reply_from is not None:
-            others = [*futures[:reply_from], *futures[reply_from + 1 :]]  # they may never be answered: not kept for ever
+        if reply_from is not None:  # the others may never be answered: they are not kept for ever
+            others = [*futures[:reply_from], *futures[reply_from + 1 :]]
             futures[reply_from].add_done_callback(lambda _: calls.forget(others))
         return list(futures)
 

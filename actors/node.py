@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -73,6 +74,8 @@ class Node(ABC):
         self.local_origin = LocalOrigin(self)
         self._inboxes: tuple[tuple[Peer, Inbox], ...] = ()
         self._backlog: deque[tuple[bytes, int]] = deque()
+        self._backlog_mask = 0  # of the readers of what has been in it since it was last empty
+        self._backlog_left = 0  # how many messages have ever left it
         self._unflushed = 0  # messages sent since the last flush
         bell.cores = bell.cores or core_quota()
 
@@ -93,6 +96,10 @@ class Node(ABC):
     @abstractmethod
     def link_has_backlog(self, peer: Peer) -> None:
         """Frames wait because the link is full: pump it when it is writable."""
+
+    @abstractmethod
+    def backlog_waits(self) -> None:
+        """Messages wait for room in our ring: call `go_around` if that takes long."""
 
     def on_loop(self, send: Callable[[], object]) -> None:
         """Call ``send`` where this node may be used: here, unless the caller is another thread than the node's."""
@@ -229,7 +236,8 @@ class Node(ABC):
         """Admit another process to our ring and tell it so; its own notice makes our inbox. Takes the fds over."""
         bell = Doorbell(self.board, slot, bell_fd)
         os.close(bell_fd)
-        reader_slot = self.outbox.admit(bell, link)
+        # What is spilled (see `go_around`) would else wait in the backlog, and mailboxes bound both.
+        reader_slot = self.outbox.admit(bell, link, spill_limit_bytes=sys.maxsize)
         peer = self.peers[slot] = Peer(slot, name, link, bell, ring_fd, reader_slot, 1 << reader_slot)
         peer.origin = RemoteOrigin(self, peer)
         place = (reader_slot, self.outbox.ring.position, self.outbox.ring.epoch)
@@ -255,6 +263,7 @@ class Node(ABC):
         for cell in self.cells.values():
             cell.forget(peer.origin)
         self._collect_readers()
+        self._backlog_mask &= ~peer.mask
         self._backlog = deque((payload, rest) for payload, mask in self._backlog if (rest := mask & ~peer.mask))
         peer.link.close()
         if peer.ring_fd >= 0:
@@ -275,6 +284,7 @@ class Node(ABC):
         """The same for several peers: one record that all of them read."""
         if self._backlog or not self.outbox.try_send(payload, mask):
             self._backlog.append((payload, mask))
+            self._backlog_mask |= mask
         self._unflushed += 1
         if self._unflushed == 1:
             self.schedule_flush()
@@ -286,10 +296,35 @@ class Node(ABC):
         self._unflushed = 0
         while self._backlog and self.outbox.try_send(*self._backlog[0]):
             self._backlog.popleft()
+            self._backlog_left += 1
+        if self._backlog:
+            self.backlog_waits()
+        else:
+            self._backlog_mask = 0
         self.outbox.flush()
         if self.outbox.uses_links:
             for link in self.outbox.links_pending():
                 self.link_has_backlog(next(p for p in self.peers.values() if p.link is link))
+
+    def go_around(self) -> None:
+        """Who holds the room that the backlog waits for gets its messages over its link, until it has caught up.
+
+        Unless the backlog is its alone: it may be busy in one handler, or stopped, and others must not wait for it.
+        """
+        payload, mask = self._backlog[0]
+        if not self._backlog_mask & ~self.outbox.holders(len(payload)):
+            return
+        slots = [peer.reader_slot for peer in self.peers.values()]
+        for slot in slots:
+            self.outbox.set_policy(slot, "spill")
+        try:
+            if self.outbox.try_send(payload, mask):
+                self._backlog.popleft()
+                self._backlog_left += 1
+        finally:
+            for slot in slots:
+                self.outbox.set_policy(slot, "wait")
+        self.flush()
 
     # Receiving.
 

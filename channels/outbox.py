@@ -169,6 +169,15 @@ class Outbox:
         """A send was refused and its retry has not been called for yet: pass the ring to arm and wait."""
         return self.ring.wants_space
 
+    def holders(self, size_bytes: int) -> int:
+        """Mask of the readers in the ring that hold the room which a message of that size would need now."""
+        if size_bytes <= self._max_inline:
+            return self.ring.laggards(self.ring.required(size_bytes))
+        held = self.ring.laggards(self.ring.required(RECORD_BYTES))
+        for _, laggards in self._credits.holders():
+            held |= laggards
+        return held
+
     def close(self) -> None:
         """Tell the readers that nothing will follow. Links may still have to be pumped."""
         if self.ring.closed:
