@@ -145,7 +145,7 @@ def _boards(pid: int) -> Iterator[Board]:
             target = os.readlink(f"{folder}/{number}")
             if "ringcast" not in target:
                 continue
-            fd = os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may be a pipe
         except OSError:
             continue
         try:
@@ -175,13 +175,20 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m ringcast.actors.top", description=__doc__)
     parser.add_argument("pid", type=int, nargs="?", help="a system's first process (default: all that can be seen)")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between tables")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between tables, 0.05 at least")
     parser.add_argument("--count", type=int, help="how many tables (default: until interrupted)")
     options = parser.parse_args()
+    if not 0.05 <= options.interval < float("inf"):
+        parser.error(f"--interval {options.interval}: give seconds, 0.05 at least")
+    if options.count is not None and options.count < 1:
+        parser.error(f"--count {options.count}: give 1 or more")
     try:
         sys.exit(watch(options.pid, options.interval, options.count))
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # whoever read the tables has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
+        sys.exit(1)
 
 
 if __name__ == "__main__":

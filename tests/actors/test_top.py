@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from actor_zoo import Blocking, Counter
@@ -53,6 +54,33 @@ def test_looking_writes_into_no_segment() -> None:
     for segment in segments:
         assert not any(os.pread(segment.fd, segment.size_bytes, 0))
         segment.close()
+
+
+def test_a_pipe_that_happens_to_have_our_name_holds_up_no_look(tmp_path: Path) -> None:
+    pipe = tmp_path / "ringcast-log"
+    os.mkfifo(pipe)
+    fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    look = f"from ringcast.actors import top; assert top.find_systems({os.getpid()}) == []"
+    try:
+        subprocess.run([sys.executable, "-c", look], check=True, timeout=30)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--interval", "0"), ("--interval", "nan"), ("--count", "0")])
+def test_what_is_no_interval_and_no_count_is_refused(option: str, value: str) -> None:
+    command = [sys.executable, "-m", "ringcast.actors.top", option, value, str(os.getpid())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2 and f"{option} " in ended.stderr.splitlines()[-1]
+
+
+async def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
+    async with rt.System("shop"):
+        command = f"{sys.executable} -m ringcast.actors.top --interval 0.05 {os.getpid()} | head -n 1"
+        pipe = asyncio.subprocess.PIPE
+        looking = await asyncio.create_subprocess_shell(command, stdout=pipe, stderr=pipe)
+        out, err = await asyncio.wait_for(looking.communicate(), 30)
+    assert out.startswith(b"ACTOR") and err == b""
 
 
 COMMANDS = pytest.mark.parametrize("module", ["ringcast.actors.top", "ringcast top"])
