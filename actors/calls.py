@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ringcast.channels import ChannelError
+
 from . import call_context
 from .consumer import StreamReader
 from .errors import ActorDied, ActorError, Cause, DeadlineExceeded, MailboxFull
@@ -240,6 +242,20 @@ class Calls:
                 log.warning("a cast to %r was dropped: %s", route.name, cause.summary)
         route.waiting.clear()
 
+    def not_sent(self, route: Route, outgoing: Outgoing, error: ChannelError) -> None:
+        """A message that had waited for its turn could not leave."""
+        if outgoing.sent is not None:
+            if not outgoing.sent.done():
+                outgoing.sent.set_exception(error)
+        elif outgoing.call_id is not None:
+            failure = ActorError(f"the call to {route.name!r} could not leave: {error}")
+            failure.__cause__ = error
+            if (pending := self._pending.pop(outgoing.call_id, None)) is not None:
+                pending[0].end(None, failure)
+        else:
+            self._node.counters.dropped_casts += 1
+            log.warning("a cast to %r was dropped: %s", route.name, error)
+
     # Details.
 
     def _new_future(self) -> ReplyFuture:
@@ -285,7 +301,11 @@ class Calls:
         self._pending[call_id] = (waiter, route)
         self.asked += 1
         if route.state is UP and not route.waiting and route.allows(size_bytes):
-            node.transmit(route, call_id, size_bytes, payload, local)
+            try:
+                node.transmit(route, call_id, size_bytes, payload, local)
+            except BaseException:
+                del self._pending[call_id]
+                raise
         else:
             route.waiting.append(Outgoing(size_bytes, payload, local, call_id))
 
@@ -315,6 +335,7 @@ class Calls:
         size_bytes = len(payload)
         if not all(route.allows(size_bytes) for route in routes):
             return False
+        node.send_masked(mask, payload)
         for number, route in enumerate(routes):
             route.outstanding_bytes += size_bytes
             if waiters is not None:
@@ -322,5 +343,4 @@ class Calls:
                 self.asked += 1
             if route.stall_after_s is not None:
                 node.watch_for_stall(route)
-        node.send_masked(mask, payload)
         return True

@@ -8,6 +8,7 @@ peers are. Used from one thread only.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ from ringcast.channels import (
     Outbox,
     RingReader,
     RingWriter,
+    SegmentError,
     core_quota,
 )
 
@@ -39,6 +41,8 @@ from .peer import Peer
 from .ref import REF_TAG, Ref, pack_ref, unpack_ref
 from .route import Local, Route, RouteState
 from .wire import Envelope, FrameKind
+
+log = logging.getLogger("ringcast.actors")
 
 POLL_BATCH: Final = 128
 FLUSH_EVERY: Final = 32  # messages: a receiver that sleeps shall not wait for the end of a long burst
@@ -164,13 +168,14 @@ class Node(ABC):
         return route
 
     def transmit(self, route: Route, call_id: int | None, size_bytes: int, payload: bytes, local: Local | None) -> None:
-        """Send a message along a route that is up and allows it."""
-        route.outstanding_bytes += size_bytes
+        """Send a message along a route that is up and allows it. `SegmentError` without memory: nothing was sent."""
         if local is None:
             self.send_masked(self.peers[route.slot].mask, payload)
+            route.outstanding_bytes += size_bytes
             if route.stall_after_s is not None:
                 self.watch_for_stall(route)
         else:
+            route.outstanding_bytes += size_bytes
             kind, method, args, kwargs, context = local
             is_stream = kind == Envelope.OPEN
             self.cells[route.actor_id].put(
@@ -198,7 +203,10 @@ class Node(ABC):
     def pump(self, route: Route) -> None:
         """Send what waits and may leave."""
         while (outgoing := route.next_allowed()) is not None:
-            self.transmit(route, outgoing.call_id, outgoing.size_bytes, outgoing.payload, outgoing.local)
+            try:
+                self.transmit(route, outgoing.call_id, outgoing.size_bytes, outgoing.payload, outgoing.local)
+            except SegmentError as error:
+                self.calls.not_sent(route, outgoing, error)
             if outgoing.sent is not None and not outgoing.sent.done():
                 outgoing.sent.set_result(None)
 
@@ -294,7 +302,7 @@ class Node(ABC):
     def flush(self) -> None:
         """Send what had found no room, and ring the doorbells of the addressed."""
         self._unflushed = 0
-        while self._backlog and self.outbox.try_send(*self._backlog[0]):
+        while self._backlog and self._try_again():
             self._backlog.popleft()
             self._backlog_left += 1
         if self._backlog:
@@ -306,19 +314,26 @@ class Node(ABC):
             for link in self.outbox.links_pending():
                 self.link_has_backlog(next(p for p in self.peers.values() if p.link is link))
 
+    def _try_again(self) -> bool:
+        """Send the first message of the backlog. It is waited for, so a lack of memory is waited out."""
+        try:
+            return self.outbox.try_send(*self._backlog[0])
+        except SegmentError as error:
+            log.warning("messages of %r wait: %s", self.name, error)
+            return False
+
     def go_around(self) -> None:
         """Who holds the room that the backlog waits for gets its messages over its link, until it has caught up.
 
         Unless the backlog is its alone: it may be busy in one handler, or stopped, and others must not wait for it.
         """
-        payload, mask = self._backlog[0]
-        if not self._backlog_mask & ~self.outbox.holders(len(payload)):
+        if not self._backlog_mask & ~self.outbox.holders(len(self._backlog[0][0])):
             return
         slots = [peer.reader_slot for peer in self.peers.values()]
         for slot in slots:
             self.outbox.set_policy(slot, "spill")
         try:
-            if self.outbox.try_send(payload, mask):
+            if self._try_again():
                 self._backlog.popleft()
                 self._backlog_left += 1
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ringcast.channels import EncodeError
+from ringcast.channels import EncodeError, SegmentError
 
 from .errors import ActorDied, ActorError, CallCancelled, CallCycle, Cause, DeadlineExceeded, RemoteError
 from .wire import Envelope, FailureKind
@@ -30,7 +30,7 @@ class Origin(Protocol):
         """End it with an error; ``error`` is the exception itself, which never leaves the process."""
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
-        """Items of a stream. `EncodeError` if one cannot travel."""
+        """Items of a stream. `EncodeError` if one cannot travel, `SegmentError` without memory: nothing was sent."""
 
     def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
         """A message of that size left the mailbox."""
@@ -46,11 +46,9 @@ class RemoteOrigin:
 
     def reply(self, name: str, call_id: int, value: Any) -> None:
         try:
-            data = self._node.codec.encode((REPLY, call_id, value))
-        except EncodeError as error:
+            self._send(self._node.codec.encode((REPLY, call_id, value)))
+        except (EncodeError, SegmentError) as error:
             self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
-            return
-        self._send(data)
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
         self._send(self._node.codec.encode((Envelope.ITEMS, call_id, items, window)))
@@ -119,8 +117,8 @@ class ThreadedOrigin:
 
     def _items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
         try:
-            self.inner.items(name, call_id, items, window)
-        except EncodeError as error:
+            send_items(self.inner, name, call_id, items, window)
+        except (EncodeError, SegmentError) as error:
             self.inner.fail(name, call_id, FailureKind.RAISED, error, f"an item cannot travel: {error}", "")
 
     def fail(
@@ -130,6 +128,15 @@ class ThreadedOrigin:
 
     def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
         self._loop.call_soon_threadsafe(self.inner.took, actor_id, size_bytes, capacity_bytes)
+
+
+def send_items(origin: Origin, name: str, call_id: int, items: list[Any], window: int) -> None:
+    """Items of a stream; those before one that cannot travel arrive, then `EncodeError` is raised."""
+    try:
+        origin.items(name, call_id, items, window)
+    except EncodeError:
+        for item in items:
+            origin.items(name, call_id, [item], window)
 
 
 def call_error(kind: int, name: str, type_name: str, text: str, trace: str) -> ActorError:

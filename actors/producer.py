@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
-from .origin import Origin
+from ringcast.channels import ChannelError
+
+from .origin import Origin, send_items
 
 
 class StreamProducer:
@@ -25,6 +27,8 @@ class StreamProducer:
         self._items: list[Any] = []
         self._flush_scheduled = False
         self._granted = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None  # that runs
+        self._failure: ChannelError | None = None  # what was to be sent while the generator waited could not be
 
     def grant(self, count: int) -> None:
         """The reader consumed items."""
@@ -32,8 +36,9 @@ class StreamProducer:
         self._granted.set()
 
     async def run(self, items: AsyncGenerator[Any, None]) -> None:
-        """Send everything that the generator yields. Cancelling ends the generator."""
+        """Send everything that the generator yields. Cancelling ends the generator, and so does what cannot travel."""
         loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
         try:
             while True:
                 while self._credit <= 0:
@@ -50,16 +55,35 @@ class StreamProducer:
                     self._flush()
                 elif not self._flush_scheduled:
                     self._flush_scheduled = True
-                    loop.call_soon(self._flush)  # runs as soon as the generator waits
+                    loop.call_soon(self._flush_beside)  # runs as soon as the generator waits
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+            assert self._task is not None
+            self._task.uncancel()
         finally:
+            try:
+                self._flush()
+            finally:
+                await items.aclose()
+
+    def _flush_beside(self) -> None:
+        if self._failure is not None:
+            return
+        try:
             self._flush()
-            await items.aclose()
+        except ChannelError as error:
+            assert self._task is not None
+            self._failure = error
+            self._task.cancel()
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        if self._failure is not None:
+            raise self._failure
         if self._items:
             items, self._items = self._items, []
-            self._origin.items(self._name, self._call_id, items, self._window)
+            send_items(self._origin, self._name, self._call_id, items, self._window)
 
 
 class BlockingProducer:
@@ -87,5 +111,5 @@ class BlockingProducer:
         finally:
             self.credit -= len(taken)
             if taken:
-                self._origin.items(self._name, self._call_id, taken, self._window)
+                send_items(self._origin, self._name, self._call_id, taken, self._window)
         return True

@@ -135,7 +135,12 @@ class RootNode(AsyncNode):
             self.send_frame(peer, FrameKind.ROUTE, (actor_id, "", -1, 0, None, place))
             return
         if place.slot not in (ROOT_SLOT, peer.slot):
-            self._introduce(peer.slot, place.slot)
+            try:
+                self._introduce(peer.slot, place.slot)
+            except OSError as error:  # no descriptors: the next call asks anew
+                cause = Cause(f"it may live, but its process could not be connected with its caller's: {error}")
+                self.send_frame(peer, FrameKind.ROUTE, (actor_id, "", -1, 0, None, cause))
+                return
         way = (actor_id, place.name, place.slot, place.capacity_bytes, place.stall_after_s, None)
         self.send_frame(peer, FrameKind.ROUTE, way)
 
@@ -143,8 +148,8 @@ class RootNode(AsyncNode):
         pair = (min(one, other), max(one, other))
         if pair in self._introduced:
             return
-        self._introduced.add(pair)
         ends = Link.pair()
+        self._introduced.add(pair)
         for to, about, end in ((one, other, ends[0]), (other, one, ends[1])):
             host = self.hosts[about]
             fds = (*host.fds_for_introduction(), end.fileno())

@@ -304,9 +304,11 @@ class Streams(rt.Actor):
         raise ValueError("the stream broke")
 
     @rt.stream()
-    async def unencodable(self) -> AsyncIterator[object]:
+    async def unencodable(self, then_waits: bool = False) -> AsyncIterator[object]:
         yield 1
         yield object()
+        if then_waits:
+            await asyncio.sleep(3600)
 
     @rt.call
     async def counts(self) -> list[int]:

@@ -88,12 +88,18 @@ async def test_a_stream_beside_handlers_does_not_block_them(system: rt.System) -
         assert (await actor.counts())[1] == 0
 
 
-async def test_an_item_that_cannot_travel_ends_the_stream(system: rt.System) -> None:
+@pytest.mark.parametrize("then_waits", [False, True])
+async def test_an_item_that_cannot_travel_ends_the_stream_behind_those_before_it(
+    system: rt.System, then_waits: bool
+) -> None:
     actor = await system.spawn(rt.spec(Streams), where=rt.process())
-    with pytest.raises(rt.RemoteError, match="EncodeError"):
-        async with actor.unencodable.open() as items:
-            async for _ in items:
-                pass
+    got = []
+    async with asyncio.timeout(30):
+        with pytest.raises(rt.RemoteError, match="EncodeError"):
+            async with actor.unencodable.open(then_waits) as items:
+                async for item in items:
+                    got.append(item)
+    assert got == [1]
 
 
 async def test_the_producers_death_ends_the_stream(system: rt.System) -> None:
