@@ -137,3 +137,13 @@ def as_retry() -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+@contextmanager
+def for_no_call() -> Iterator[None]:
+    """What is done inside outlasts the call it is done in: it inherits no deadline, no chain, no trace."""
+    token = _current.set(EMPTY)
+    try:
+        yield
+    finally:
+        _current.reset(token)

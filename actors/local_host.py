@@ -10,7 +10,7 @@ import traceback
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from . import platform
+from . import call_context, platform
 from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import ThreadCell
@@ -73,8 +73,9 @@ class TaskHost:
             cell = AsyncCell(actor, child.actor_id, child.name, lambda _, __: None)
             self._runner = ActorRunner(self._root, cell, actor)
             ctx = Context(self._owner, ref, child.name, self._incarnation)
-            await self._runner.prepare(ctx)
-            await self._runner.start(ctx, handoff)
+            with call_context.for_no_call():  # as in a process of its own; it lives longer than who spawned it waits
+                await self._runner.prepare(ctx)
+                await self._runner.start(ctx, handoff)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -93,7 +94,8 @@ class TaskHost:
             self._watcher.cancel()
         if self._runner is None:
             return None
-        return await asyncio.wait_for(self._runner.stop(reason), max(timeout_s, STOP_AT_LEAST_S))
+        with call_context.for_no_call():
+            return await asyncio.wait_for(self._runner.stop(reason), max(timeout_s, STOP_AT_LEAST_S))
 
 
 class ThreadHost:

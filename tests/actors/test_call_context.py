@@ -41,6 +41,48 @@ async def test_a_deadline_travels_through_every_hop(system: rt.System, where: rt
     assert 4 < remaining < 5
 
 
+class Inherits(rt.Actor):
+    """Notes what its own code inherits from whoever has started, restarted or stopped it."""
+
+    def __init__(self) -> None:
+        self.inherited: list[list[object]] = []
+
+    def note(self, where: str) -> None:
+        self.inherited.append([where, rt.deadline.current(), rt.current_trace()])
+
+    async def on_prepare(self, ctx: rt.Context) -> None:
+        self.note("on_prepare")
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        if isinstance(handoff, list):
+            self.inherited = handoff
+        self.note("on_start")
+
+    async def run(self, ctx: rt.Context) -> None:
+        self.note("run")
+
+    async def on_stop(self, reason: str) -> object:
+        self.note("on_stop")
+        return self.inherited
+
+    @rt.call
+    async def noted(self) -> list[list[object]]:
+        return self.inherited
+
+
+@PLACES
+async def test_an_actor_inherits_nothing_from_the_code_that_starts_it(system: rt.System, where: rt.Where) -> None:
+    """Its ``run`` had the deadline in which it was spawned here, and after it could ask nobody any more."""
+    with rt.trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"):
+        async with rt.deadline(30):
+            actor = await system.spawn(rt.spec(Inherits), where=where)
+            await actor.noted()  # its run has begun
+            await system.restart(actor)
+    while ["run", None, None] not in (noted := await actor.noted())[-1:]:
+        await asyncio.sleep(0)
+    assert noted == [[phase, None, None] for phase in ("on_prepare", "on_start", "run", "on_stop", "on_start", "run")]
+
+
 @PLACES
 async def test_a_deadline_ends_the_call_here_and_the_handler_there(system: rt.System, where: rt.Where) -> None:
     chain = await system.spawn(rt.spec(Chain), where=where)
