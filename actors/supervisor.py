@@ -64,6 +64,7 @@ class Supervisor:
         self._own_budget = Budget(restart.max_restarts, restart.within_s)
         self._members: list[Record | Supervisor] = []
         self._repairs: dict[int, asyncio.Task[None]] = {}
+        self._restarts: set[asyncio.Task[None]] = set()  # that were asked for
         self._broken: list[Record | Supervisor] = []
         self._stopped = False
         self.failure: Cause | None = None
@@ -175,10 +176,23 @@ class Supervisor:
             await record.stop(reason, timeout_s)
 
     async def restart_member(self, ref: Ref, reason: str, timeout_s: float) -> None:
-        """Stop one actor in order and start it again with what its ``on_stop`` returned."""
+        """Stop one actor in order and start it again with what its ``on_stop`` returned.
+
+        It is started again even if the caller does not wait for it: stopped only, it would be down for ever.
+        """
         record = self._directory.record(ref)
         if record is None or record.state is not State.READY:
             raise ActorError(f"{ref!r} cannot be restarted: it is not up")
+        restart = asyncio.create_task(self._restart(record, ref, reason, timeout_s), name=f"{record.name}: restart")
+        self._restarts.add(restart)
+        restart.add_done_callback(self._restarts.discard)
+        try:
+            await asyncio.shield(restart)
+        except asyncio.CancelledError:
+            restart.add_done_callback(_log_failure)
+            raise
+
+    async def _restart(self, record: Record, ref: Ref, reason: str, timeout_s: float) -> None:
         await record.stop_for_restart(reason, timeout_s)
         record.tell_restarting(0, 0.0)
         try:
@@ -367,3 +381,9 @@ class Supervisor:
                 member._give_up_members(cause)
             elif not member.has_ended:
                 member.give_up(cause)
+
+
+def _log_failure(restart: asyncio.Task[None]) -> None:
+    """Of a restart whose caller has gone."""
+    if not restart.cancelled() and (error := restart.exception()) is not None:
+        log.warning("%s failed: %s", restart.get_name(), error)

@@ -116,6 +116,26 @@ async def test_a_death_ends_the_call_with_its_cause(
             actor.add.cast(1)
 
 
+@pytest.mark.parametrize("where", [rt.here, rt.process()], ids=["here", "process"])
+@pytest.mark.parametrize("turns", [0, 1, 20])
+async def test_a_restart_that_nobody_waits_for_any_more_is_done_all_the_same(where: rt.Where, turns: int) -> None:
+    async with rt.System() as system, asyncio.timeout(30):
+        counter = await system.spawn(rt.spec(Counter, 0), where=where)
+        restart = asyncio.ensure_future(system.restart(counter))
+        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        restart.cancel()
+        async for event in system.watch(counter):
+            if event == rt.Ready(2):
+                break
+        assert await counter.add(1) == 1
+        await system.restart(counter)
+        restart = asyncio.ensure_future(system.restart(counter))
+        await asyncio.sleep(0)
+        restart.cancel()  # and the system is left meanwhile
+
+
 async def test_the_handler_of_a_death_is_named_though_its_class_travelled_by_value() -> None:
     class Local(rt.Actor):
         @rt.call
