@@ -6,6 +6,7 @@ Made by `record`. Their crash is an exception of ``run``; nothing they raise rea
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from .runner import ActorRunner, ExitInActor
 
 if TYPE_CHECKING:
     from .root_node import RootNode
+
+log = logging.getLogger("ringcast.actors")
 
 # However late it is when an actor's turn to stop comes: it cannot be killed like a process, and without its turn its
 # tasks, its thread and the calls in its mailbox would outlive the system.
@@ -94,8 +97,12 @@ class TaskHost:
             self._watcher.cancel()
         if self._runner is None:
             return None
-        with call_context.for_no_call():
-            return await asyncio.wait_for(self._runner.stop(reason), max(timeout_s, STOP_AT_LEAST_S))
+        try:
+            with call_context.for_no_call():
+                return await asyncio.wait_for(self._runner.stop(reason), max(timeout_s, STOP_AT_LEAST_S))
+        except Exception:  # it has ended all the same, as a process would have; and a restart goes on
+            log.exception("on_stop of %r failed", self.child.name)
+            return None
 
 
 class ThreadHost:
@@ -140,6 +147,9 @@ class ThreadHost:
                 f"thread of actor {self.child.name!r} did not end within {timeout_s} s: a thread cannot be killed; "
                 "run the actor with where=rt.process()"
             ) from None
+        except Exception:
+            log.exception("on_stop of %r failed", self.child.name)
+            return None
         finally:
             self._cell.fail_queued(f"the actor was stopped: {reason}")
 

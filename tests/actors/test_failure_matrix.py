@@ -107,6 +107,18 @@ async def test_trouble_in_a_handler_or_stream_ends_the_call_with_its_cause(
 
 
 @CLASSES
+@pytest.mark.parametrize("kind", HERE)
+@pytest.mark.parametrize("where", ["here", "process"])
+async def test_an_error_in_on_stop_does_not_keep_a_restart_from_starting(
+    cls: type[Troubled], where: str, kind: str
+) -> None:
+    async with asyncio.timeout(20), rt.System() as system:
+        actor = await system.spawn(rt.spec(cls, "on_stop", kind), where=place(where, "on_stop", kind))
+        await system.restart(actor)
+        assert await actor.handler() == "fine"
+
+
+@CLASSES
 @LATER
 async def test_trouble_in_on_stop_neither_hangs_nor_escapes(cls: type[Troubled], kind: str, where: str) -> None:
     async with asyncio.timeout(10):
