@@ -55,6 +55,13 @@ class Begun:
                 return (yield from self.handler)
 
 
+@dataclass(slots=True)
+class Ended:
+    """A handler that began and ended before the task had a turn, and has cancelled that task."""
+
+    error: BaseException | None
+
+
 class AsyncCell(Cell):
     """See the module. `start` begins to serve, until `stop`; `close` ends what runs beside it."""
 
@@ -67,6 +74,7 @@ class AsyncCell(Cell):
         self._task: asyncio.Task[None] | None = None
         self._context: Context | None = None  # of that task
         self._begun: Begun | None = None
+        self._ended_cancelled: Ended | None = None
         self._beside: dict[tuple[Origin, int | None], asyncio.Task[None]] = {}
         self._streams: dict[tuple[Origin, int], StreamProducer] = {}
 
@@ -123,7 +131,12 @@ class AsyncCell(Cell):
                 finally:
                     self._arrived = None
                 if cancelled is not None and self._begun is None:
-                    raise cancelled
+                    ended, self._ended_cancelled = self._ended_cancelled, None
+                    if ended is not None:
+                        self._left(ended.error)
+                    elif self._stopping or self._task is None or self._task.cancelling():
+                        raise cancelled
+                    # else a handler has cancelled the task and ended all the same: this is what Python kept of it
             begun = self._take_begun()
             if begun is not None:
                 await self._go_on(begun, cancelled)
@@ -164,24 +177,33 @@ class AsyncCell(Cell):
         loop = arrived.get_loop()
         self._enter(incoming)
         asyncio._enter_task(loop, task)  # the loop runs none: we are in a callback
+        failure: BaseException | None = None
         try:
-            running = handler.function(self.actor, *incoming.args, **incoming.kwargs)
-            awaited = running.send(None)
-        except StopIteration as end:
-            self._succeeded(incoming, end.value)
-        except BaseException as error:
-            self._ended_by(incoming, error)
-        else:
-            self._begun = Begun(incoming, running, awaited)
-            if not arrived.done():  # else the handler has cancelled its task
-                arrived.set_result(None)
-            return False
+            try:
+                running = handler.function(self.actor, *incoming.args, **incoming.kwargs)
+                awaited = running.send(None)
+            except StopIteration as end:
+                self._succeeded(incoming, end.value)
+            except BaseException as error:
+                failure = error
+                self._ended_by(incoming, error)
+            else:
+                self._begun = Begun(incoming, running, awaited)
+                if not arrived.done():  # else the handler has cancelled its task
+                    arrived.set_result(None)
+                return False
+        except Exception as error:  # not even the failure could be told: the task's end, as if it had run the handler
+            if not arrived.done():
+                arrived.set_exception(error)
         finally:
             asyncio._leave_task(loop, task)
-        self._leave()
+            if self._begun is None:
+                self._leave()
+        if arrived.cancelled():
+            self._ended_cancelled = Ended(failure)
         if not self.queue:
             self._on_handler(self, 0)
-        return True
+        return not arrived.done()
 
     def _take_begun(self) -> Begun | None:
         begun, self._begun = self._begun, None

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Final
 
 from ringcast.channels import Board, Doorbell, Outbox
@@ -25,6 +25,7 @@ from .route import Route
 SPIN_SLICE_S: Final = 10e-6  # of a spin: what else the loop has to do waits no longer
 PATIENCE_S: Final = 2e-3  # with a reader that reads nothing while messages for others wait for room
 MAX_PATIENCE_S: Final = 0.1  # while nobody else waits
+RETRY_S: Final = 0.1  # after a turn that failed
 ANSWER_SPIN_S: Final = 100e-6  # for an answer: long enough for the callee to be woken and to answer
 
 
@@ -35,7 +36,8 @@ class AsyncNode(Node):
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self.loop = asyncio.get_running_loop()
         self._turn_scheduled = False
-        self._armed = False  # nothing is to be looked for until the bell rings
+        self._armed = False  # the bell rings for anything new; else look first
+        self._context = Context()  # of turns: none of who happens to send
         self._running = False
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
@@ -133,11 +135,11 @@ class AsyncNode(Node):
         self._patience = self.loop.call_later(delay_s, self._lose_patience, self._backlog_left, delay_s)
 
     def _lose_patience(self, left_then: int, delay_s: float) -> None:
+        self._patience = None
         stands = bool(self._backlog) and self._backlog_left == left_then
         if stands:
             self.go_around()
-        self._patience = None
-        if self._backlog:
+        if self._backlog and self._patience is None:
             self._be_patient(min(2 * delay_s, MAX_PATIENCE_S) if stands else PATIENCE_S)
             self._schedule_turn()  # it arms the bell for room
 
@@ -188,7 +190,7 @@ class AsyncNode(Node):
     def _schedule_turn(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self.loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn, context=self._context)
 
     def _schedule_look(self) -> None:
         """Look into the inboxes, though nobody has rung."""
@@ -221,10 +223,13 @@ class AsyncNode(Node):
                 else:
                     goes_on = self._poll_on() or not self.bell.arm(self.readers, self._space_wanted)
             self._armed = not goes_on
+        except BaseException:  # a ring is corrupt, or there is no memory for a message: the others are to be heard
+            self.loop.call_later(RETRY_S, self._schedule_look)
+            raise
         finally:
             self._turn_scheduled = goes_on
             if goes_on:
-                self.loop.call_soon(self._turn)
+                self.loop.call_soon(self._turn, context=self._context)
 
     def _flush_rest(self) -> None:
         if self._unflushed > 1 or self._backlog or self.outbox.uses_links:
@@ -240,6 +245,7 @@ class AsyncNode(Node):
         else:
             return False  # nothing is to come
         if not self.bell.spin(self.readers, self._space_wanted, SPIN_SLICE_S, spin_s):
+            self._looks_for_answers = False
             return False
         self.poll_once()
         return True

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import select
+import time
+from typing import Final
 
 from ringcast.channels import Board, Doorbell, Outbox
 
@@ -16,6 +18,8 @@ from .node import SPIN_S, Node
 from .peer import Peer
 from .route import Route
 
+LOOK_EVERY_S: Final = 0.01  # at links, while there are messages
+
 
 class BlockingNode(Node):
     """Drives a node without an event loop. Its actor may cast; it cannot ask (there is no loop to await on)."""
@@ -23,6 +27,7 @@ class BlockingNode(Node):
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self._watched: dict[int, Peer] = {}
+        self._looked_at = 0.0
 
     def current_loop(self) -> asyncio.AbstractEventLoop:
         raise ActorError(
@@ -56,6 +61,13 @@ class BlockingNode(Node):
             handled += count
         self.flush()
         return handled
+
+    def look_if_due(self) -> None:
+        """Where there is always a next message, who wants to stop this actor, or to meet it, is heard all the same."""
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_EVERY_S:
+            self._looked_at = now
+            self.look()
 
     def look(self) -> None:
         """Take in what has arrived, links included, without waiting and without running a handler."""

@@ -299,8 +299,8 @@ class Calls:
             payload, local = node.codec.encode(message), None
             size_bytes = len(payload)
         self._pending[call_id] = (waiter, route)
-        self.asked += 1
         if route.state is UP and not route.waiting and route.allows(size_bytes):
+            self.asked += local is None
             try:
                 node.transmit(route, call_id, size_bytes, payload, local)
             except BaseException:

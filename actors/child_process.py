@@ -188,6 +188,7 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
         ran = node.stop_reason is None and cell.run_one()
         if ran:
             node.flush()
+            node.look_if_due()
         elif not received:
             node.wait()
     cell.fail_queued(f"the actor was stopped: {node.stop_reason}")

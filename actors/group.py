@@ -156,14 +156,24 @@ class _Gathering:
 
     async def wait(self) -> None:
         """Until all that is wanted is there; a failure, and leaving, cancels what has not ended."""
+        places, self.places = self.places, []  # they and we hold each other, and answers may be views of shared memory
         try:
             await self._over
-            if self._failure is not None:
-                raise self._failure
+            if self._failure is None:
+                if self._left:
+                    self._calls.forget([place for place in places if not place.has_ended])
+                return
         except BaseException:
-            self._calls.cancel_all(self.places)
-            for place in self.places:
-                place.has_ended = True
+            self._give_up(places)
             raise
-        if self._left:
-            self._calls.forget([place for place in self.places if not place.has_ended])
+        self._give_up(places)
+        failure, self._failure = self._failure, None
+        try:
+            raise failure
+        finally:
+            del failure
+
+    def _give_up(self, places: list[_Place]) -> None:
+        self._calls.cancel_all(places)
+        for place in places:
+            place.has_ended = True

@@ -362,13 +362,17 @@ class Node(ABC):
         handle = self.delivery.handle
         for peer, inbox in self._inboxes:
             messages = inbox.poll(POLL_BATCH)
-            if inbox.reader.blocked:
-                self.read_link(peer)
-                messages += inbox.poll(POLL_BATCH)
             self.delivery.is_alone = len(messages) == 1
             for _, payload in messages:
                 handle(peer, payload)
             handled += len(messages)
+            if inbox.reader.blocked:
+                self.read_link(peer)
+                self.delivery.is_alone = False
+                messages = inbox.poll(POLL_BATCH)
+                for _, payload in messages:
+                    handle(peer, payload)
+                handled += len(messages)
         if self._backlog:
             self.flush()
         return handled

@@ -175,13 +175,14 @@ class Record:
         """Stop it in order, to be started again; its hand-off is kept."""
         if self.state is not State.READY:
             return
-        async with (
-            self._turn
-        ):  # a start may be waiting for its turn: told too early that we are down, it would go ahead
+        # A start may be waiting for its turn, too: were we down before it is ours, that one would run beside us.
+        async with self._turn:
             if self.state is State.READY:
                 self.state = State.DOWN
-                await self._end(reason, timeout_s)
-                self.tell(Died(self.incarnation, self.cause))
+                try:
+                    await self._end(reason, timeout_s)
+                finally:
+                    self.tell(Died(self.incarnation, self.cause))
 
     def tell_restarting(self, attempt: int, delay_s: float) -> None:
         """It is down and going to be started again, unless it was stopped for good meanwhile."""

@@ -172,8 +172,7 @@ class Supervisor:
         """Stop one actor in order, wherever it is below."""
         record = self._directory.record(ref)
         if record is not None:
-            await self._cancel_repair(record)
-            await record.stop(reason, timeout_s)
+            await record.stop(reason, timeout_s)  # a repair under way leaves it out from now on
 
     async def restart_member(self, ref: Ref, reason: str, timeout_s: float) -> None:
         """Stop one actor in order and start it again with what its ``on_stop`` returned.
@@ -193,12 +192,15 @@ class Supervisor:
             raise
 
     async def _restart(self, record: Record, ref: Ref, reason: str, timeout_s: float) -> None:
-        await record.stop_for_restart(reason, timeout_s)
-        record.tell_restarting(0, 0.0)
         try:
+            await record.stop_for_restart(reason, timeout_s)
+            record.tell_restarting(0, 0.0)
             await record.start()
         except StartFailed as error:
             record.start_failed(error.cause)
+            raise
+        except Exception as error:  # its on_stop failed, or there is no memory for its ring: down all the same
+            record.start_failed(Cause(f"{type(error).__name__}: {error}"))
             raise
         if record.has_ended:
             raise ActorError(f"{ref!r} was stopped while it was being restarted")
@@ -225,12 +227,6 @@ class Supervisor:
                     await member.stop(reason, left_s)
             except Exception:  # the others must be stopped all the same
                 log.exception("stopping %r failed", member.name)
-
-    async def _cancel_repair(self, record: Record) -> None:
-        task = self._repairs.get(id(record)) or self._repairs.get(0)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.wait([task])
 
     async def _cancel_repairs(self) -> None:
         for task in list(self._repairs.values()):

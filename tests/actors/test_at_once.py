@@ -314,10 +314,36 @@ async def test_a_deadline_ends_it(desk: Desk) -> None:
     assert is_over and desk.caller.answers[call_id] is FailureKind.DEADLINE
 
 
-@pytest.mark.parametrize("then_waits", [False, True])
-async def test_a_handler_that_cancels_its_own_task_ends_the_mailbox(desk: Desk, then_waits: bool) -> None:
-    call_id, _ = await desk.in_callback(lambda: desk.ask("cancels_its_task", then_waits))
+async def test_a_handler_that_is_ended_by_its_own_cancellation_ends_the_mailbox(desk: Desk) -> None:
+    call_id, _ = await desk.in_callback(lambda: desk.ask("cancels_its_task", True))
     async with asyncio.timeout(5):
         await asyncio.wait([desk.task])
     assert desk.task.cancelled()
-    assert desk.caller.answers == {call_id: FailureKind.CANCELLED if then_waits else "went on"}
+    assert desk.caller.answers == {call_id: FailureKind.CANCELLED}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_handler_that_cancels_its_own_task_and_ends_all_the_same_leaves_the_mailbox(
+    desk: Desk, at_once: bool
+) -> None:
+    def call() -> None:
+        if not at_once:
+            desk.ask("only_yields")
+        desk.ask("cancels_its_task", False)
+
+    await desk.in_callback(call)
+    call_id, _ = await desk.in_callback(lambda: desk.ask("double", 2))
+    assert await desk.answer(call_id) == 4
+    assert "went on" in desk.caller.answers.values()
+
+
+async def test_an_answer_that_cannot_be_given_ends_the_mailbox_and_is_counted_once(desk: Desk) -> None:
+    def no_memory(name: str, call_id: int, value: Any) -> None:
+        raise MemoryError
+
+    desk.caller.reply = no_memory  # type: ignore[method-assign]
+    _, is_over = await desk.in_callback(lambda: desk.ask("double", 1, context=CallContext(time.monotonic() + 0.01)))
+    async with asyncio.timeout(5):
+        await asyncio.wait([desk.task])
+    assert not is_over and isinstance(desk.task.exception(), MemoryError)
+    await asyncio.sleep(0.05)  # its deadline cancels nothing any more

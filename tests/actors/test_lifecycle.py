@@ -17,6 +17,7 @@ import pytest
 from actor_zoo import BadRun, BadStart, Blocking, Cancelled, Counter, Farewell, Relay
 
 import ringcast.actors as rt
+from ringcast.actors.root_node import RootNode
 
 pytestmark = pytest.mark.usefixtures("leak_oracle")
 FAST = rt.Restart("permanent", max_restarts=3, within_s=30, backoff_s=0.01)
@@ -361,6 +362,7 @@ def test_uvloop_is_used_where_it_is_and_not_needed(tmp_path: Path, there: bool) 
 
 SESSION = """
 import ringcast.actors as rt
+from ringcast.actors.root_node import RootNode
 
 class Note(rt.Actor):
     @rt.call
@@ -379,3 +381,24 @@ def test_a_class_typed_into_an_interactive_session_works_in_a_process() -> None:
     command = [sys.executable, "-m", "asyncio"]
     result = subprocess.run(command, input=SESSION, capture_output=True, text=True, timeout=60, check=False)
     assert "answer 42\n" in result.stdout, result.stderr
+
+
+async def test_a_turn_that_fails_does_not_make_the_process_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does for which there is no memory: what comes later, and what came then, is heard."""
+    heard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context.get("exception"))))
+    async with rt.System() as system:
+        counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+        assert await counter.add(1) == 1
+        poll_once = RootNode.poll_once
+        failures = iter([MemoryError("planted")])
+
+        def fails_once(node: RootNode) -> int:
+            for error in failures:
+                raise error
+            return poll_once(node)
+
+        monkeypatch.setattr(RootNode, "poll_once", fails_once)
+        async with asyncio.timeout(10):
+            assert await counter.add(1) == 2
+        assert heard == ["planted"]

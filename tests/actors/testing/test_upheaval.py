@@ -170,6 +170,26 @@ def test_a_restart_that_ends_while_a_repair_stops_others_leaves_one_process() ->
     explore(scenario, range(40))
 
 
+class BadStart(rt.Actor):
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        raise ValueError("no luck")
+
+
+def test_a_group_that_does_not_start_during_a_repair_leaves_the_others_to_the_repair() -> None:
+    async def scenario(sim: Simulation, system: rt.System) -> None:
+        trio = system.supervise("trio", strategy="one_for_all", max_restarts=1000, within_s=1)
+        for name in ("a", "b"):
+            await trio.spawn(rt.spec(Store), name=name, where=THERE, restart=KEEP)
+        sim.kill("a")
+        await asyncio.sleep(0.02 * (sim.seed % 10) / 10)
+        with pytest.raises((rt.StartFailed, rt.ActorError)):
+            await trio.spawn_group([rt.spec(Store), rt.spec(BadStart)], name="g", where=THERE)
+        await asyncio.sleep(2)
+        assert sorted(process.name for process in sim._world.running if process.is_child) == ["a", "b"]
+
+    explore(scenario, range(20))
+
+
 class SlowToStart(rt.Actor):
     async def on_start(self, ctx: rt.Context, handoff: object) -> None:
         await asyncio.sleep(0.3)
