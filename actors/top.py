@@ -18,6 +18,7 @@ from ringcast.channels import Board, ChannelError
 
 from .boot import BOARD_READY, BOARD_SPARE, BOARD_STARTING, ROOT_SLOT
 
+BOARD_FILES: Final = ("/dev/shm/#", "/memfd:ringcast")  # what a segment's descriptor is called
 STATES: Final = {BOARD_STARTING: "starting", BOARD_READY: "ready", BOARD_SPARE: "spare"}
 
 
@@ -143,14 +144,14 @@ def _boards(pid: int) -> Iterator[Board]:
     for number in numbers:
         try:
             target = os.readlink(f"{folder}/{number}")
-            if "ringcast" not in target:
+            if not target.startswith(BOARD_FILES):
                 continue
             fd = os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # it may be a pipe
         except OSError:
             continue
         try:
             board = Board.look(fd)
-        except (ChannelError, ValueError):  # a ring, or something else of that name
+        except (ChannelError, ValueError):  # a ring, or another program's file
             continue
         finally:
             os.close(fd)

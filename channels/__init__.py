@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .link import FIRST_OWNER_KIND, Frame, Link, LinkStatistics
     from .outbox import Outbox
     from .ring import ALL_READERS, DEFAULT_CAPACITY, RingReader, RingWriter
-    from .segment import Segment, create_segment, remove_stale_names
+    from .segment import Segment, create_segment
     from .spill import Policy
     from .statistics import OutboxStatistics, ReaderLag, ReaderStatistics, RingStatistics, StallReport
 else:
@@ -46,7 +46,7 @@ else:
             "RingReader",
             "RingWriter",
         ),
-        "segment": ("Segment", "create_segment", "remove_stale_names"),
+        "segment": ("Segment", "create_segment"),
         "spill": ("Policy",),
         "statistics": ("OutboxStatistics", "ReaderLag", "ReaderStatistics", "RingStatistics", "StallReport"),
     }
@@ -105,5 +105,4 @@ __all__ = [
     "create_segment",
     "exit_with",
     "message",
-    "remove_stale_names",
 ]

@@ -1,36 +1,29 @@
 """Anonymous shared memory, handed to peers as a file descriptor. Makes the segments of boards and rings.
 
-A name in /dev/shm lives for the microseconds between open and unlink and tells its creator; Python's resource
-tracker is never involved. All memory is reserved before any mapping: a lack of it is an error here, never a SIGBUS.
+A segment never has a name, and Python's resource tracker is never involved: whoever is killed, and when, nothing is
+left. All memory is reserved before any mapping: a lack of it is an error here, never a SIGBUS.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import functools
-import itertools
 import logging
 import os
-import re
 from typing import Literal
-
-import posix_ipc
 
 from .errors import SegmentError
 
 logger = logging.getLogger("ringcast.channels")
 
 SHM_FOLDER = "/dev/shm"
-_NAME = re.compile(r"ringcast\.(\d+)\.(\d+)\.\d+")
-_serial = itertools.count()
 
 
 class Segment:
     """A piece of shared memory: an owned file descriptor of ``size_bytes`` reserved bytes, all zero at first.
 
-    ``kind`` is "shm" (POSIX shared memory, already unlinked) or "memfd". Mappings made from the descriptor outlive
+    ``kind`` is "shm" (a file without a name in /dev/shm) or "memfd". Mappings made from the descriptor outlive
     ``close()``; the kernel frees the memory with the last of them, whoever dies.
     """
 
@@ -57,16 +50,15 @@ class Segment:
 
 
 def create_segment(size_bytes: int) -> Segment:
-    """A new zeroed segment: POSIX shared memory, or a memfd where /dev/shm is missing or too small (logged once).
+    """A new zeroed segment: a file in /dev/shm, or a memfd where /dev/shm is missing or too small (logged once).
 
     `SegmentError` if there is no memory to be had at all.
     """
     if size_bytes <= 0:
         raise ValueError(f"a segment of {size_bytes} bytes: the size must be positive")
-    _sweep_once()
     try:
         return Segment(_open_shm(size_bytes), size_bytes, "shm")
-    except (OSError, posix_ipc.Error) as error:
+    except OSError as error:
         shm_error = error
     try:
         segment = Segment(_open_memfd(size_bytes), size_bytes, "memfd")
@@ -80,34 +72,6 @@ def create_segment(size_bytes: int) -> Segment:
     return segment
 
 
-def remove_stale_names() -> int:
-    """Unlink the names that a process killed between open and unlink left behind; returns how many.
-
-    A name of a living creator stays. Should one be removed all the same (a creator in another pid namespace), its
-    creator does not notice: it holds the descriptor already.
-    """
-    try:
-        names = os.listdir(SHM_FOLDER)
-    except OSError:
-        return 0  # no /dev/shm: no names
-    removed = 0
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match is None or _start_time(int(match[1])) == int(match[2]):
-            continue
-        try:
-            os.unlink(os.path.join(SHM_FOLDER, name))
-            removed += 1
-        except (FileNotFoundError, PermissionError):
-            pass  # another process was faster, or it is another user's to remove
-    return removed
-
-
-@functools.cache
-def _sweep_once() -> None:
-    remove_stale_names()
-
-
 @functools.cache
 def _warn_once() -> None:
     logger.warning(
@@ -117,12 +81,9 @@ def _warn_once() -> None:
 
 
 def _open_shm(size_bytes: int) -> int:
-    name = f"/ringcast.{os.getpid()}.{_start_time(os.getpid())}.{next(_serial)}"
-    memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
-    fd: int = memory.fd
+    """A file of /dev/shm that has never had a name, so that no kill can leave one behind."""
+    fd = os.open(SHM_FOLDER, os.O_TMPFILE | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(posix_ipc.ExistentialError):  # swept by a process in another pid namespace
-            posix_ipc.unlink_shared_memory(name)
         _reserve(fd, size_bytes)
     except BaseException:
         os.close(fd)
@@ -150,13 +111,3 @@ def _reserve(fd: int, size_bytes: int) -> None:
         except OSError as error:
             if error.errno != errno.EINTR:
                 raise
-
-
-def _start_time(pid: int) -> int:
-    """When a process started, in clock ticks since boot (proc(5), stat field 22); -1 if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
-    except OSError:
-        return -1
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
