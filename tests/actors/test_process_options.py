@@ -50,8 +50,11 @@ async def test_a_mailbox_counts_what_it_did(where: rt.Where) -> None:
             async with rt.deadline(0.05):
                 await actor.add(1)
         await late
-        everything = await system.statistics()
-        figures = everything["s" if where is rt.here else "b"].mailboxes["b"]
+        while True:
+            everything = await system.statistics()
+            figures = everything["s" if where is rt.here else "b"].mailboxes["b"]
+            if figures.depth == 0:  # figures are asked for beside the mailbox: the late message may still be in it
+                break
         assert (figures.handled, figures.failed, figures.depth) == (6, 1, 0)
         assert figures.peak_depth >= 3
         assert 0.39 < figures.handling_time_s < 5
