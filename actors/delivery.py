@@ -70,8 +70,13 @@ class Delivery:
 
     def _take_cast(self, peer: Peer, size_bytes: int, message: list[Any]) -> None:
         _, actor_id, method, args, kwargs = message
-        if actor_id in self._node.cells:
-            self._deliver(actor_id, Incoming(None, method, args, kwargs, peer.origin, size_bytes))
+        cell = self._node.cells.get(actor_id)
+        if cell is not None:
+            incoming = Incoming(None, method, args, kwargs, peer.origin, size_bytes)
+            if self.is_alone:
+                self.has_settled = cell.put_and_run(incoming)
+            else:
+                cell.put(incoming)
 
     def _take_reply(self, peer: Peer, size_bytes: int, message: list[Any]) -> None:
         _, call_id, value = message
