@@ -25,6 +25,7 @@ from .route import Route
 SPIN_SLICE_S: Final = 10e-6  # of a spin: what else the loop has to do waits no longer
 PATIENCE_S: Final = 2e-3  # with a reader that reads nothing while messages for others wait for room
 MAX_PATIENCE_S: Final = 0.1  # while nobody else waits
+LOOKS: Final = 8  # into the inboxes in one turn, while there is no time to arm the bell in between
 RETRY_S: Final = 0.1  # after a turn that failed
 ANSWER_SPIN_S: Final = 100e-6  # for an answer: long enough for the callee to be woken and to answer
 
@@ -213,16 +214,23 @@ class AsyncNode(Node):
                 self._looks_for_answers = asked < self._cores
             if self._armed and not self._backlog:
                 goes_on = bool(asked) and self._poll_on()
-            else:
+                self._armed = not goes_on
+                return
+            for _ in range(LOOKS):
                 delivery.has_settled = False
                 handled = self.poll_once()
                 if self._unflushed:
                     self._flush_rest()
                 if handled and (handled > 1 or not delivery.has_settled or calls.asked):
-                    goes_on = True  # the loop has something to do for what has come
-                else:
-                    goes_on = self._poll_on() or not self.bell.arm(self.readers, self._space_wanted)
-            self._armed = not goes_on
+                    break  # the loop has something to do for what has come
+                if self._poll_on():
+                    break
+                if self.bell.arm(self.readers, self._space_wanted):
+                    self._armed = True
+                    return
+                # Something has come since: whom we woke has run before us.
+            goes_on = True
+            self._armed = False
         except BaseException:  # a ring is corrupt, or there is no memory for a message: the others are to be heard
             self.loop.call_later(RETRY_S, self._schedule_look)
             raise

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HOT_S: Final = 50e-6  # how long it polls for more before it arms, while messages come that close together
 BATCH: Final = 64  # messages between two turns of the loop
+_LOOKS: Final = 8  # at rings in one turn, while something comes whenever the bell is to be armed
 _SLICE_S: Final = 10e-6  # of polling, without the GIL, between two turns of the loop
 
 
@@ -79,7 +80,8 @@ class Port:
 
     def _on_bell(self) -> None:
         self._bell.disarm()
-        self._schedule()
+        if not self._scheduled:
+            self._drain()
 
     def _schedule(self) -> None:
         if not self._scheduled and self._open:
@@ -90,21 +92,21 @@ class Port:
         self._scheduled = False
         if not self._open:
             return
-        news = False
-        for inbox in self._inboxes:
-            news |= inbox._fill()
-        for outbox in self._outboxes:
-            news |= outbox._retry()
-        if news or not self._parks():
-            self._schedule()
-
-    def _parks(self) -> bool:
-        """Arm the bell, unless it is worth while to poll on; whether we may sleep until it is rung."""
-        readers = [inbox.inbox.reader for inbox in self._inboxes if inbox._wants]
-        writers = [outbox.outbox.ring for outbox in self._outboxes if outbox._waiting]
-        if (readers or writers) and self._bell.spin(readers, writers, _SLICE_S, self._hot_s):
-            return False
-        return self._bell.arm(readers, writers)
+        for _ in range(_LOOKS):
+            news = False
+            for inbox in self._inboxes:
+                news |= inbox._fill()
+            for outbox in self._outboxes:
+                news |= outbox._retry()
+            if news:
+                break
+            readers = [inbox.inbox.reader for inbox in self._inboxes if inbox._wants]
+            writers = [outbox.outbox.ring for outbox in self._outboxes if outbox._waiting]
+            if (readers or writers) and self._bell.spin(readers, writers, _SLICE_S, self._hot_s):
+                break  # it is worth while to poll on
+            if self._bell.arm(readers, writers):
+                return
+        self._schedule()
 
 
 class AsyncInbox:
@@ -273,6 +275,7 @@ class AsyncOutbox:
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._port._loop.call_soon(self._flush)
+            self.outbox.flush()  # who sleeps is woken by the first message, and meanwhile the others are written
 
     def _flush(self) -> None:
         self._flush_scheduled = False

@@ -21,9 +21,10 @@ ROWS: Final = (
     (LOOP_FLOOR, "bench.transports.loops:LoopEventfd", LOOP_FLOOR),
 )
 ROUNDS: Final = 4  # a repetition of each is short, so that all see the same machine
-# Runs of a bare eventfd before each round. Behind a peer whose threads spin, the idle loop of the kernel takes a while
-# until it polls again before it halts; who is measured meanwhile would pay half as much again for each wake-up.
-SETTLING: Final = 6
+# Runs of the same pair before each that counts, and every other round goes backwards. The idle loop
+# of the kernel polls before it halts, for as long as has paid lately: who is measured behind a pair whose sleeps are of
+# another length, or a peer whose threads spin, would pay half as much again for each wake-up until it has settled.
+SETTLING: Final = 3
 
 
 def measure(bench: Bench) -> None:
@@ -41,9 +42,9 @@ def measure(bench: Bench) -> None:
         pairs = [(label, stack.enter_context(Pair(path, bench.cores, python))) for label, path, _, python in rows]
         for turn in range(rounds):
             bench.say(f"wake-up: round {turn + 1} of {rounds}")
-            for _ in range(SETTLING):
-                pairs[1][1].call(("ping_asleep", 64, count), ("echo_asleep", 64, count))
-            for label, pair in pairs:
+            for label, pair in pairs if turn % 2 == 0 else reversed(pairs):
+                for _ in range(SETTLING):
+                    pair.call(("ping_asleep", 64, count), ("echo_asleep", 64, count))
                 series.add_laps(label, pair.call(("ping_asleep", 64, count), ("echo_asleep", 64, count)))
 
     def figure(label: str, which: str = "p50") -> Figure:

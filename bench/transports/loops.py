@@ -112,14 +112,15 @@ class LoopRing(_LoopEndpoint):
 
         def on_readable() -> None:
             bell.disarm()
-            for _ in poll():
-                self._on_message()
-            arm()
+            look()
 
-        def arm() -> None:
-            if not bell.arm(sources):
-                asyncio.get_event_loop().call_soon(on_readable)
+        def look() -> None:
+            while True:
+                for _ in poll():
+                    self._on_message()
+                if bell.arm(sources):
+                    return  # else something has come since: no turn of the loop is needed to take it
 
         self._send, self._on_readable = send, on_readable
-        self._before_sleep = arm
+        self._before_sleep = look
         self._ends = ends
