@@ -140,8 +140,8 @@ class AsyncCell(Cell):
                     elif self._stopping or self._task is None or self._task.cancelling():
                         raise cancelled
                     # else a handler has cancelled the task and ended all the same: this is what Python kept of it
-            begun = self._take_begun()
-            if begun is not None:
+            if self._begun is not None:
+                begun, self._begun = self._begun, None
                 await self._go_on(begun, cancelled)
             else:
                 incoming, handler = self._take()
@@ -207,10 +207,6 @@ class AsyncCell(Cell):
         if not self.queue:
             self._on_handler(self, 0)
         return not arrived.done()
-
-    def _take_begun(self) -> Begun | None:
-        begun, self._begun = self._begun, None
-        return begun
 
     async def _go_on(self, begun: Begun, cancelled: asyncio.CancelledError | None) -> None:
         try:
