@@ -24,6 +24,7 @@ from ringcast.channels import (
     Frame,
     Inbox,
     Link,
+    Message,
     Outbox,
     RingReader,
     RingWriter,
@@ -260,11 +261,9 @@ class Node(ABC):
             return
         self.unwatch_link(peer)
         self._read_frames(peer)
-        self.delivery.is_alone = False
         if peer.inbox is not None:
-            while messages := peer.inbox.poll(POLL_BATCH):
-                for _, payload in messages:
-                    self.delivery.handle(peer, payload)
+            while self._handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
+                pass
         self.outbox.evict(peer.reader_slot)
         for route in [r for r in self.routes.values() if r.slot == slot]:
             self.route_down(route.actor_id, cause)
@@ -359,23 +358,23 @@ class Node(ABC):
     def poll_once(self) -> int:
         """Handle a batch from every inbox; the number of messages handled."""
         handled = 0
-        handle = self.delivery.handle
         for peer, inbox in self._inboxes:
             messages = inbox.poll(POLL_BATCH)
-            self.delivery.is_alone = len(messages) == 1
-            for _, payload in messages:
-                handle(peer, payload)
-            handled += len(messages)
+            handled += self._handle_all(peer, messages, len(messages) == 1)
             if inbox.reader.blocked:
                 self.read_link(peer)
-                self.delivery.is_alone = False
-                messages = inbox.poll(POLL_BATCH)
-                for _, payload in messages:
-                    handle(peer, payload)
-                handled += len(messages)
+                handled += self._handle_all(peer, inbox.poll(POLL_BATCH), False)
         if self._backlog:
             self.flush()
         return handled
+
+    def _handle_all(self, peer: Peer, messages: list[Message], is_alone: bool) -> int:
+        """Handle what came from the peer; how many that were."""
+        self.delivery.is_alone = is_alone
+        handle = self.delivery.handle
+        for _, payload in messages:
+            handle(peer, payload)
+        return len(messages)
 
     def read_link(self, peer: Peer) -> None:
         """Handle the frames that the peer sent."""

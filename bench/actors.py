@@ -242,19 +242,12 @@ def tables(samples: Samples) -> list[Table]:
     rates = tuple(
         (title, samples.figure(name, "k/s")) for title, name in (("casts", "casts"), ("stream items", "stream"))
     )
-    groups = tuple(
-        (
-            str(size),
-            *(
-                figure
-                for name in ("gather", "bare")
-                for one in [samples.figure(f"{name} 1", "µs")]
-                for some in [samples.figure(f"{name} {size}", "µs")]
-                for figure in (some, some.ratio_to(one))
-            ),
-        )
-        for size in GROUP_SIZES
-    )
+
+    def cost(name: str, size: int) -> tuple[Figure, Figure]:
+        figure = samples.figure(f"{name} {size}", "µs")
+        return figure, figure.ratio_to(samples.figure(f"{name} 1", "µs"))
+
+    groups = tuple((str(size), *cost("gather", size), *cost("bare", size)) for size in GROUP_SIZES)
     starts = tuple(
         (title, samples.figure(name, "ms"))
         for title, name in (

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from actor_zoo import Counter
 
 import ringcast.actors as rt
 
@@ -42,17 +43,12 @@ class Busy(rt.BlockingActor):
         time.sleep(seconds)
 
 
-class Echo(rt.Actor):
+class Echo(Counter):
+    """Says how large what it is told is, and may tell another one."""
+
     def __init__(self, other: Busy | None = None) -> None:
+        super().__init__(0)
         self.other = other
-
-    @rt.call
-    async def size(self, data: bytes) -> int:
-        return len(data)
-
-    @rt.call
-    async def pid(self) -> int:
-        return os.getpid()
 
     @rt.call
     async def ask_for_length(self) -> int:
