@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..engine_args import EngineArgs
 from ..errors import InvalidRequest
 from ..sampling_params import RequestOutputKind, SamplingParams
-from .history import is_line_empty, typed_lines
+from .history import is_line_empty, typed_line, typed_lines
 from .options import SamplingOptions
 from .session import Session
 
@@ -64,7 +64,7 @@ def _converse(session: Session, opening: Messages, params: SamplingParams, *, is
 
 
 def _typed(is_terminal: bool) -> str | None:
-    """The next message; None at the end of the input.
+    """The next message; None at the end of the input, which within a message is InvalidRequest.
 
     At a terminal Ctrl-C drops what is being typed, and raises KeyboardInterrupt only when it comes twice in a row at an
     empty prompt. Without one it always does: nobody is there to go on.
@@ -77,6 +77,10 @@ def _typed(is_terminal: bool) -> str | None:
         except EOFError:
             if is_terminal:
                 print(file=sys.stderr)
+            if lines:
+                raise InvalidRequest(
+                    f"the input ends inside a message of several lines: end it with {_QUOTES}"
+                ) from None
             return None
         except KeyboardInterrupt:
             num_interrupts = num_interrupts + 1 if not lines and is_line_empty() else 0
@@ -90,12 +94,12 @@ def _typed(is_terminal: bool) -> str | None:
 
 def _message(lines: list[str], is_terminal: bool) -> str:
     """What was typed: a line, or the lines between triple quotes. ``lines`` gets them as they come. EOFError."""
-    lines.append(input("> " if is_terminal else ""))
+    lines.append(typed_line("> ") if is_terminal else input(""))
     if not lines[0].strip().startswith(_QUOTES):
         return lines[0].strip()
     lines[0] = lines[0].strip().removeprefix(_QUOTES)
     while not lines[-1].rstrip().endswith(_QUOTES):
-        lines.append(input("… " if is_terminal else ""))
+        lines.append(typed_line("… ") if is_terminal else input(""))
     lines[-1] = lines[-1].rstrip().removesuffix(_QUOTES)
     return "\n".join(lines).strip()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _MOST_LINES = 1000
+_TICK_S = 0.2
 
 log = logging.getLogger("ringcast.cli")
 
@@ -24,6 +26,21 @@ def is_line_empty() -> bool:
     import readline
 
     return not readline.get_line_buffer()
+
+
+def typed_line(prompt: str) -> str:
+    """``input(prompt)`` at a terminal, in the main thread, that heeds every Ctrl-C. EOFError, KeyboardInterrupt.
+
+    CPython looks for signals, then sleeps until a key is struck: a Ctrl-C between the two would wait for that key.
+    The tick ends the sleep, and Python looks again.
+    """
+    handler = signal.signal(signal.SIGALRM, lambda number, frame: None)
+    timer = signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
+    try:
+        return input(prompt)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 @contextmanager

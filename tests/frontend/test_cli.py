@@ -283,6 +283,12 @@ def test_a_message_may_have_several_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert [messages[-1]["content"] for messages in session.asked] == ["first\n  second", "one line"]
 
 
+def test_an_input_that_ends_inside_a_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('"""first\nsecond\n'))
+    with pytest.raises(InvalidRequest, match='ends inside a message of several lines: end it with """'):
+        chat_command._converse(FakeSession(), [], SamplingParams(), is_terminal=False)  # type: ignore[arg-type]
+
+
 def test_typed_lines_are_kept_for_the_user_only(tmp_path: Path) -> None:
     code = (
         "import readline; from ringcast.frontend.cli.history import history_path, typed_lines\n"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,77 +243,12 @@ def test_chat_reads_a_conversation_from_a_pipe() -> None:
     assert second
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_conversation() -> None:
-    with Terminal("chat", "--max-tokens", "2000", "--ignore-eos") as terminal:
-        terminal.read_until("> ")
-        terminal.write(b"Tell me a story\n")
-        terminal.read_until("Tell me a story\r\n")
-        terminal.read_until(" ")  # of the answer
-        terminal.write(b"\x03")
-        terminal.read_until("(stopped)")
-        terminal.read_until("> ")
-        for typed in ("", "some words", ""):
-            if typed:
-                terminal.write(typed.encode())
-                terminal.read_until(typed)
-            terminal.write(b"\x03")
-            terminal.read_until("/quit leaves")
-            terminal.read_until("> ")
-        terminal.write(b"\x03")
-        assert terminal.process.wait(20) == 130
-
-
-@pytest.mark.parametrize("leave", [b"/exit\n", b"/quit\n", b"\x04"])
-def test_a_chat_is_left_with_exit_code_0(leave: bytes) -> None:
-    with Terminal("chat") as terminal:
-        terminal.read_until("> ")
-        terminal.write(leave)
-        assert terminal.process.wait(20) == 0
-
-
 def test_ctrl_c_while_it_loads_ends_with_130() -> None:
     process = subprocess.Popen([sys.executable, "-m", "ringcast", "generate", "x"], stderr=subprocess.PIPE, text=True)
     time.sleep(0.7)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=20)
     assert (process.returncode, stderr) == (130, "")
-
-
-class Terminal:
-    """``ringcast`` with a terminal of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._fd, theirs = pty.openpty()
-        self._seen = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ringcast", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(theirs)
-
-    def write(self, data: bytes) -> None:
-        os.write(self._fd, data)
-
-    def read_until(self, text: str, timeout_s: float = 60.0) -> None:
-        """Read on, past the next ``text``."""
-        deadline = time.monotonic() + timeout_s
-        while text not in self._seen:
-            readable, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
-            assert readable, f"no {text!r} in {self._seen!r}"
-            self._seen += os.read(self._fd, 4096).decode(errors="replace")
-        self._seen = self._seen.partition(text)[2]
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._fd)
 
 
 def test_generate_reads_stdin() -> None:
