@@ -285,7 +285,7 @@ def test_a_message_may_have_several_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_input_that_ends_inside_a_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO('"""first\nsecond\n'))
-    with pytest.raises(InvalidRequest, match='ends inside a message of several lines: end it with """'):
+    with pytest.raises(InvalidRequest, match='ends inside a message: end it with """'):
         chat_command._converse(FakeSession(), [], SamplingParams(), is_terminal=False)  # type: ignore[arg-type]
 
 
