@@ -78,9 +78,7 @@ def _typed(is_terminal: bool) -> str | None:
             if is_terminal:
                 print(file=sys.stderr)
             if lines:
-                raise InvalidRequest(
-                    f"the input ends inside a message of several lines: end it with {_QUOTES}"
-                ) from None
+                raise InvalidRequest(f"the input ends inside a message: end it with {_QUOTES}") from None
             return None
         except KeyboardInterrupt:
             num_interrupts = num_interrupts + 1 if not lines and is_line_empty() else 0
