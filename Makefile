@@ -64,6 +64,7 @@ $(CONFORMANCE)/bin/lm_eval:
 
 $(VENV)/.llm: $(BIN)/python pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llm]'
+	$(BIN)/python -m compileall -q ringcast channels actors scheduler gpu frontend # as pip does, but not with -e
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.llm

@@ -20,7 +20,6 @@ from .errors import (
     StartFailed,
 )
 from .retry import retry
-from .spec import Restart, Spec, Where, here, process, spec
 
 if TYPE_CHECKING:
     from . import testing as testing
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
     from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
+    from .placement import Restart, Spec, Where, here, process, spec
     from .program import run
     from .statistics import MailboxStatistics, NodeStatistics
     from .supervisor import Supervisor
@@ -45,15 +45,21 @@ else:
         "NodeStatistics": "statistics",
         "Ok": "group",
         "Ready": "events",
+        "Restart": "placement",
         "Restarting": "events",
+        "Spec": "placement",
         "Stalled": "events",
         "Stopped": "events",
         "Supervisor": "supervisor",
         "System": "system",
         "Watch": "context",
+        "Where": "placement",
+        "here": "placement",
         "metrics": "figures",
+        "process": "placement",
         "prometheus_text": "figures",
         "run": "program",
+        "spec": "placement",
     }
 
     def __getattr__(name: str) -> object:

@@ -10,7 +10,18 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 if TYPE_CHECKING:
     from .context import Context
@@ -37,8 +48,7 @@ class Mailbox:
             raise ValueError(f"Mailbox.capacity is {self.capacity}: at least 1024 bytes are needed")
 
 
-@dataclass(frozen=True, slots=True)
-class Msg(Generic[R_co]):
+class Msg(NamedTuple, Generic[R_co]):
     """A call written down, to be sent to the members of a group: ``Worker.step.msg(plan)``."""
 
     method: str

@@ -9,6 +9,7 @@ with it. A process that was woken for one short call so needs no further turn of
 from __future__ import annotations
 
 import asyncio
+import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
@@ -16,8 +17,8 @@ from typing import Any
 
 from . import call_context
 from .actor import Actor, Descriptor, StreamDescriptor
-from .call_context import EMPTY
-from .cell import Cell, Incoming
+from .call_context import CURRENT, EMPTY
+from .cell import Cell, Handler, Incoming, Panel
 from .origin import Origin
 from .producer import StreamProducer
 from .wire import FailureKind
@@ -68,8 +69,8 @@ class Ended:
 class AsyncCell(Cell):
     """See the module. `start` begins to serve, until `stop`; `close` ends what runs beside it."""
 
-    def __init__(self, actor: Actor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]) -> None:
-        super().__init__(actor, actor_id, name, on_handler)
+    def __init__(self, actor: Actor, actor_id: int, name: str, panel: Panel | None) -> None:
+        super().__init__(actor, actor_id, name, panel)
         self._current: Incoming | None = None
         self._timer: asyncio.TimerHandle | None = None  # its deadline
         self._cancelled_by: str | None = None
@@ -96,11 +97,14 @@ class AsyncCell(Cell):
     def put_and_run(self, incoming: Incoming) -> bool:
         arrived = self._arrived
         handler = self._handlers.get(incoming.method)
-        if self.queue or arrived is None or arrived.done() or handler is None or not handler.begins_at_once:
+        begins_at_once = handler is not None and handler.begins_at_once and not incoming.is_stream
+        if not begins_at_once or self.queue or arrived is None or arrived.done():
             self.put(incoming)
             return False
-        assert self._context is not None
-        return not self._enqueue(incoming) or self._context.run(self._begin, arrived)
+        assert handler is not None
+        if incoming.context is not EMPTY and self._is_refused(incoming, handler):
+            return True
+        return self._run_at_once(incoming, handler, arrived)
 
     def cancel(self, origin: Origin, call_id: int) -> None:
         current = self._current
@@ -154,7 +158,7 @@ class AsyncCell(Cell):
                 else:
                     await self._run_inline(incoming, handler.function)
             if not self.queue:
-                self._on_handler(self, 0)
+                self._show_idle()
 
     async def close(self) -> None:
         """Cancel what runs beside the mailbox, and wait for it."""
@@ -170,27 +174,45 @@ class AsyncCell(Cell):
             self._cancelled_by = by
             self._task.cancel()
 
-    def _begin(self, arrived: asyncio.Future[None]) -> bool:
-        """Handle the only message as far as it goes without waiting; whether that was all. In the task's context."""
-        incoming, handler = self._take()
-        if handler is None:
+    def _is_refused(self, incoming: Incoming, handler: Handler) -> bool:
+        """End a message that must not be handled, as `_enqueue` and `_take` do."""
+        if self._would_wait_for_itself(incoming):
             return True
-        task = self._task
-        assert task is not None
+        incoming.began_at = time.monotonic()
+        if not self._refuses(incoming, handler):
+            return False
+        self.meter.took(incoming.began_at, 0.0)
+        incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
+        return True
+
+    def _run_at_once(self, incoming: Incoming, handler: Handler, arrived: asyncio.Future[None]) -> bool:
+        """Run its handler as far as it goes without waiting; whether that was all."""
+        task, context, panel = self._task, self._context, self._panel
+        assert task is not None and context is not None
         loop = arrived.get_loop()
-        self._enter(incoming)
+        incoming.began_at = time.monotonic()
+        if panel is not None:
+            panel.advance(handler.number)
+        incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
+        if incoming.context is not EMPTY or context.get(CURRENT) is not self._plain_context:
+            context.run(self._enter, incoming)
+        self._current = incoming
         asyncio._enter_task(loop, task)  # the loop runs none: we are in a callback
         failure: BaseException | None = None
         try:
             try:
                 running = handler.function(self.actor, *incoming.args, **incoming.kwargs)
-                awaited = running.send(None)
+                awaited = context.run(running.send, None)
             except StopIteration as end:
-                self._succeeded(incoming, end.value)
+                self.meter.handled_at_once(incoming.began_at)
+                if incoming.call_id is not None and not incoming.quiet:
+                    incoming.origin.reply(self.name, incoming.call_id, end.value)
             except BaseException as error:
                 failure = error
+                self.meter.took(incoming.began_at, 0.0)
                 self._ended_by(incoming, error)
             else:
+                self.meter.took(incoming.began_at, 0.0)
                 self._begun = Begun(incoming, running, awaited)
                 if not arrived.done():  # else the handler has cancelled its task
                     arrived.set_result(None)
@@ -201,11 +223,14 @@ class AsyncCell(Cell):
         finally:
             asyncio._leave_task(loop, task)
             if self._begun is None:
-                self._leave()
+                self._current = None
+                if self._timer is not None:
+                    self._leave()
         if arrived.cancelled():
             self._ended_cancelled = Ended(failure)
-        if not self.queue:
-            self._on_handler(self, 0)
+        if panel is not None and not self.queue:
+            panel.advance(0)
+            self._show_figures(panel, incoming.began_at)
         return not arrived.done()
 
     async def _go_on(self, begun: Begun, cancelled: asyncio.CancelledError | None) -> None:

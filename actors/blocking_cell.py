@@ -8,7 +8,7 @@ from typing import Any
 
 from . import call_context, platform
 from .actor import BlockingActor, Descriptor, StreamDescriptor
-from .cell import Cell, Handler, Incoming
+from .cell import Cell, Handler, Incoming, Panel
 from .origin import Origin, ThreadedOrigin
 from .producer import BlockingProducer
 from .wire import FailureKind
@@ -17,8 +17,8 @@ from .wire import FailureKind
 class BlockingCell(Cell):
     """Runs handlers when told to. A running handler is asked to end (``cancelled``), never interrupted."""
 
-    def __init__(self, actor: BlockingActor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]) -> None:
-        super().__init__(actor, actor_id, name, on_handler)
+    def __init__(self, actor: BlockingActor, actor_id: int, name: str, panel: Panel | None) -> None:
+        super().__init__(actor, actor_id, name, panel)
         self._current: Incoming | None = None
         self._cancelled = False
         self._streams: dict[tuple[Origin, int], tuple[Incoming, BlockingProducer]] = {}
@@ -59,7 +59,7 @@ class BlockingCell(Cell):
                 self._start_stream(incoming, handler.descriptor)
             else:
                 self._run(incoming, handler.function)
-            self._on_handler(self, 0)
+            self._show_idle()
         while self._to_close:
             self._to_close.pop().items.close()
         for key, (incoming, producer) in list(self._streams.items()):
@@ -127,10 +127,10 @@ class ThreadCell(BlockingCell):
         actor: BlockingActor,
         actor_id: int,
         name: str,
-        on_handler: Callable[[Cell, int], None],
+        panel: Panel | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(actor, actor_id, name, on_handler)
+        super().__init__(actor, actor_id, name, panel)
         self._loop = loop
         self._changed = platform.current().condition()
         self._stopping = False

@@ -11,15 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import DeadlineExceeded
 
 
-@dataclass(frozen=True, slots=True)
-class CallContext:
+class CallContext(NamedTuple):
     """``deadline`` is absolute, on the machine's monotonic clock (seconds), the same in every process.
 
     ``chain`` are the ids of the actors whose handlers wait for each other, the outermost first. ``trace`` is a W3C
@@ -47,7 +45,7 @@ class CallContext:
 
 
 EMPTY = CallContext()
-_current: ContextVar[CallContext] = ContextVar("ringcast_call_context", default=EMPTY)
+CURRENT: ContextVar[CallContext] = ContextVar("ringcast_call_context", default=EMPTY)
 
 
 def unpack(data: Any) -> CallContext:
@@ -56,7 +54,7 @@ def unpack(data: Any) -> CallContext:
     return CallContext(deadline, tuple(chain), trace, is_retry)
 
 
-current = _current.get  # the context of the code that runs
+current = CURRENT.get  # the context of the code that runs
 
 
 def inside_handler(context: CallContext, actor_id: int) -> CallContext:
@@ -66,8 +64,8 @@ def inside_handler(context: CallContext, actor_id: int) -> CallContext:
 
 def enter(context: CallContext) -> None:
     """From here on, in this task, calls are made in that context."""
-    if _current.get() is not context:  # setting a variable costs four times as much as reading it
-        _current.set(context)
+    if CURRENT.get() is not context:  # setting a variable costs four times as much as reading it
+        CURRENT.set(context)
 
 
 class deadline:  # reads as a statement: async with rt.deadline(0.5):
@@ -87,13 +85,13 @@ class deadline:  # reads as a statement: async with rt.deadline(0.5):
     @staticmethod
     def current() -> float | None:
         """The deadline of the code that runs (``time.monotonic()`` seconds), its caller's included; None without."""
-        return _current.get().deadline
+        return CURRENT.get().deadline
 
     async def __aenter__(self) -> deadline:
-        outer = _current.get()
+        outer = CURRENT.get()
         if outer.deadline is not None:
             self._at = min(self._at, outer.deadline)
-        self._token = _current.set(replace(outer, deadline=self._at))
+        self._token = CURRENT.set(outer._replace(deadline=self._at))
         self._timeout = asyncio.timeout(self._at - time.monotonic())
         await self._timeout.__aenter__()
         return self
@@ -102,7 +100,7 @@ class deadline:  # reads as a statement: async with rt.deadline(0.5):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._timeout is not None
-        _current.reset(self._token)
+        CURRENT.reset(self._token)
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except DeadlineExceeded:
@@ -118,32 +116,32 @@ class trace:  # reads as a statement: with rt.trace(traceparent):
         self._traceparent = traceparent
 
     def __enter__(self) -> None:
-        self._token = _current.set(replace(_current.get(), trace=self._traceparent))
+        self._token = CURRENT.set(CURRENT.get()._replace(trace=self._traceparent))
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
+        CURRENT.reset(self._token)
 
 
 def current_trace() -> str | None:
     """The W3C traceparent of the call that runs, if it has one."""
-    return _current.get().trace
+    return CURRENT.get().trace
 
 
 @contextmanager
 def as_retry() -> Iterator[None]:
     """Calls made inside say that they may repeat an earlier one."""
-    token = _current.set(replace(_current.get(), is_retry=True))
+    token = CURRENT.set(CURRENT.get()._replace(is_retry=True))
     try:
         yield
     finally:
-        _current.reset(token)
+        CURRENT.reset(token)
 
 
 @contextmanager
 def for_no_call() -> Iterator[None]:
     """What is done inside outlasts the call it is done in: it inherits no deadline, no chain, no trace."""
-    token = _current.set(EMPTY)
+    token = CURRENT.set(EMPTY)
     try:
         yield
     finally:
-        _current.reset(token)
+        CURRENT.reset(token)

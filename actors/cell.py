@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescriptor
 from .call_context import EMPTY, CallContext, inside_handler
@@ -25,8 +25,17 @@ from .wire import FailureKind
 
 log = logging.getLogger("ringcast.actors")
 
+SHOW_EVERY_S: Final = 0.01
 
-@dataclass(slots=True)
+
+class Panel(NamedTuple):
+    """Where a cell shows what it does: its place on the board. On the way of every message, so best no Python."""
+
+    advance: Callable[[int], object]  # the number of the handler that begins; 0: none runs
+    show: Callable[[int, int, int, int], object]  # depth, arrival of the oldest (µs), handled, time that took (µs)
+
+
+@dataclass(slots=True, eq=False)
 class Incoming:
     """A message in a mailbox. ``call_id`` is None for a cast; ``quiet``: answer only if it fails."""
 
@@ -43,8 +52,7 @@ class Incoming:
     began_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(NamedTuple):
     """A handler as its cell sees it. ``number`` is what the board shows while it runs."""
 
     number: int
@@ -78,18 +86,18 @@ def _is_coroutine(function: Callable[..., Any]) -> bool:
 
 
 class Cell(ABC):
-    """The mailbox side of an actor. ``on_handler`` is told the number of the handler that runs (0: none)."""
+    """The mailbox side of an actor. Without a ``panel`` nobody sees what it does."""
 
-    def __init__(
-        self, actor: Actor | BlockingActor, actor_id: int, name: str, on_handler: Callable[[Cell, int], None]
-    ) -> None:
+    def __init__(self, actor: Actor | BlockingActor, actor_id: int, name: str, panel: Panel | None) -> None:
         self.actor = actor
         self.actor_id = actor_id
         self.name = name
         self.capacity_bytes = actor.mailbox.capacity
         self.queue: deque[Incoming] = deque()
         self.meter = MailboxMeter()
-        self._on_handler = on_handler
+        self._panel = panel
+        self._shown_at = 0.0
+        self._shown_depth = 0
         self._plain_context = inside_handler(EMPTY, actor_id)
         self._handlers = _handlers_of(type(actor))
         self._arrived: asyncio.Future[None] | None = None  # of who waits for the next message
@@ -102,7 +110,11 @@ class Cell(ABC):
                 arrived.set_result(None)
 
     def put_and_run(self, incoming: Incoming) -> bool:
-        """The same from a callback of the actor's loop, where an idle actor may handle it at once: True if it has."""
+        """The same from a callback of the actor's loop, where an idle actor may handle it at once: True if it has.
+
+        Who was asleep runs on cold caches, where every call of a Python function costs over a microsecond: so the way
+        there is short, and repeats what `put` and the serving task do for a message that waits.
+        """
         self.put(incoming)
         return False
 
@@ -150,8 +162,10 @@ class Cell(ABC):
 
     def _take(self) -> tuple[Incoming, Handler | None]:
         """The next message and its handler; None if it is not to be handled (the caller has been told)."""
-        incoming = self.queue.popleft()
-        incoming.began_at = self.meter.took(incoming.arrived_at)
+        queue = self.queue
+        incoming = queue.popleft()
+        incoming.began_at = now = time.monotonic()
+        self.meter.took(now, now - incoming.arrived_at)
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         handler = self._handlers.get(incoming.method)
         if handler is None or handler.is_stream is not incoming.is_stream:
@@ -159,8 +173,27 @@ class Cell(ABC):
             return incoming, None
         if incoming.context is not EMPTY and self._refuses(incoming, handler):
             return incoming, None
-        self._on_handler(self, handler.number)
+        panel = self._panel
+        if panel is None:
+            return incoming, handler
+        panel.advance(handler.number)
+        if (self._shown_depth and not queue) or now - self._shown_at > SHOW_EVERY_S:
+            self._show_figures(panel, now)
         return incoming, handler
+
+    def _show_figures(self, panel: Panel, now: float) -> None:
+        """When nothing is left to do, and before that so often that a reader sees them move."""
+        queue, meter = self.queue, self.meter
+        self._shown_at = now
+        self._shown_depth = len(queue)
+        oldest_us = int(queue[0].arrived_at * 1e6) if queue else 0
+        panel.show(len(queue), oldest_us, meter.handled, int(meter.handling_time_s * 1e6))
+
+    def _show_idle(self) -> None:
+        panel = self._panel
+        if panel is not None:
+            panel.advance(0)
+            self._show_figures(panel, self.meter.taken_at)
 
     def _context_of(self, incoming: Incoming) -> CallContext:
         """Of the calls that the message's handler makes."""

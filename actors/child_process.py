@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ringcast.channels import ORPHANED, Board, Codec, Doorbell, EncodeError, Frame, Link, Outbox, RingWriter
@@ -20,7 +21,7 @@ from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import BlockingCell
 from .boot import ROOT_SLOT, Boot, load_class
-from .cell import Cell, describe
+from .cell import Panel, describe
 from .child_node import NOT_PROMOTED, AsyncChildNode, BlockingChildNode, ChildControl
 from .context import Context
 from .loops import run_on_new_loop, send_all, wait_readable
@@ -29,16 +30,14 @@ from .runner import ActorRunner
 from .wire import FrameKind
 
 EXIT_FAILED: Final = 1
-SHOW_EVERY_S: Final = 0.01
 log = logging.getLogger("ringcast.actors")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Place:
     """What the boot frame brought."""
 
     boot: Boot
-    slot: int  # of the boot frame: on the way of every message
     link: Link
     early_frames: list[Frame]  # came with it, from the root
     board: Board
@@ -47,20 +46,11 @@ class Place:
     root_bell_fd: int
     root_ring_fd: int
     abort_fd: int  # readable when a stop must reach the middle of a handler
-    shown_at: float = 0.0  # when the mailbox's figures were,
-    shown_depth: int = 0  # and its depth in them
 
-    def show_handler(self, cell: Cell, number: int) -> None:
-        """Show on the board which handler runs (0: none), and the mailbox's figures: when nothing is left to do, and
-        before that so often that a reader sees it move.
-        """
-        self.board.advance(self.slot, number)
-        queue, meter = cell.queue, cell.meter
-        if number == 0 or (self.shown_depth and not queue) or meter.taken_at - self.shown_at > SHOW_EVERY_S:
-            self.shown_at = meter.taken_at
-            self.shown_depth = len(queue)
-            oldest_us = int(queue[0].arrived_at * 1e6) if queue else 0
-            self.board.set_gauges(self.slot, len(queue), oldest_us, meter.handled, int(meter.handling_time_s * 1e6))
+    def panel(self) -> Panel:
+        """Where its actor's cell shows what it does."""
+        slot = self.boot.slot
+        return Panel(partial(self.board.advance, slot), partial(self.board.set_gauges, slot))
 
     def show_title(self, addition: str = "") -> None:
         """What process tables show."""
@@ -117,7 +107,7 @@ def _receive_boot(link: Link) -> Place:
     outbox = Outbox(RingWriter(ring_fd, bell, epoch=boot.epoch))
     for fd in (board_fd, bell_fd, ring_fd):
         os.close(fd)  # the mappings and the doorbell keep what they need
-    return Place(boot, boot.slot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd, abort_fd)
+    return Place(boot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd, abort_fd)
 
 
 async def _live_async(place: Place, cls: type[Actor]) -> int:
@@ -128,7 +118,7 @@ async def _live_async(place: Place, cls: type[Actor]) -> int:
     place.join(node)
     try:
         actor, handoff = _construct(node, boot, cls)
-        cell = AsyncCell(actor, boot.actor_id, boot.name, place.show_handler)
+        cell = AsyncCell(actor, boot.actor_id, boot.name, place.panel())
         node.route_up(boot.actor_id, boot.name, boot.slot, cell.capacity_bytes)
         runner = ActorRunner(node, cell, actor)
         start = asyncio.ensure_future(_start(place, node, runner, handoff))
@@ -164,7 +154,7 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     place.join(node)
     try:
         actor, handoff = _construct(node, boot, cls)
-        cell = BlockingCell(actor, boot.actor_id, boot.name, place.show_handler)
+        cell = BlockingCell(actor, boot.actor_id, boot.name, place.panel())
         ctx = _context(node, boot)
         actor.on_prepare(ctx)
         if boot.is_spare:

@@ -9,8 +9,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 from ringcast.channels import ChannelError, DecodeError
 from ringcast.channels.codec import message_proper
 
@@ -130,6 +128,8 @@ class Delivery:
         """A message that does not decode ends its own call, if it is one; everything else goes on."""
         self._node.counters.undecodable += 1
         log.error("undecodable message of %d bytes from %r: %s", len(data), peer.name, error)
+        import msgpack  # for this alone: a process starts without it
+
         unpacker = msgpack.Unpacker(strict_map_key=False)
         try:
             unpacker.feed(message_proper(data))

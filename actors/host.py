@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .errors import Cause
-from .spec import Restart, Spec, Where
+from .placement import Restart, Spec, Where
 
 
 @dataclass(frozen=True, slots=True)

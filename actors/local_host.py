@@ -73,7 +73,7 @@ class TaskHost:
         try:
             actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
             assert isinstance(actor, Actor)
-            cell = AsyncCell(actor, child.actor_id, child.name, lambda _, __: None)
+            cell = AsyncCell(actor, child.actor_id, child.name, None)
             self._runner = ActorRunner(self._root, cell, actor)
             ctx = Context(self._owner, ref, child.name, self._incarnation)
             with call_context.for_no_call():  # as in a process of its own; it lives longer than who spawned it waits
@@ -159,7 +159,7 @@ class ThreadHost:
             actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
             assert isinstance(actor, BlockingActor)
             ref = Ref(child.actor_id, child.name, self._root)
-            cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, lambda _, __: None, self._loop)
+            cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, None, self._loop)
             ctx = Context(self._owner, ref, child.name, self._incarnation)
             actor.on_prepare(ctx)
             actor.on_start(ctx, self._handoff)

@@ -27,19 +27,27 @@ class MailboxMeter:
         self._queue_histogram = [0] * BUCKETS
         self._handling_histogram = [0] * BUCKETS
 
-    def took(self, arrived_at: float) -> float:
-        """A message left the mailbox; the time now."""
-        now = self.taken_at = time.monotonic()
-        waited_s = now - arrived_at
+    def took(self, now: float, waited_s: float) -> None:
+        """A message left the mailbox."""
+        self.taken_at = now
         self.queue_time_s += waited_s
         self._queue_histogram[int(waited_s * 1e6).bit_length()] += 1
-        return now
 
     def handled_since(self, began_at: float) -> None:
         """A handler ended."""
         spent_s = time.monotonic() - began_at
         self.handled += 1
         self.handling_time_s += spent_s
+        self._handling_histogram[int(spent_s * 1e6).bit_length()] += 1
+
+    def handled_at_once(self, began_at: float) -> None:
+        """A message came, was taken at that moment, and its handler has ended."""
+        spent_s = time.monotonic() - began_at
+        self.taken_at = began_at
+        self.peak_depth = self.peak_depth or 1
+        self.handled += 1
+        self.handling_time_s += spent_s
+        self._queue_histogram[0] += 1
         self._handling_histogram[int(spent_s * 1e6).bit_length()] += 1
 
     def statistics(self, queue: deque[Incoming]) -> MailboxStatistics:

@@ -50,7 +50,7 @@ FLUSH_EVERY: Final = 32  # messages: a receiver that sleeps shall not wait for t
 SPIN_S: Final = 50e-6  # how long to poll for more before sleeping, while messages come that close together
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NodeCounters:
     """What a node did since it started."""
 
@@ -262,7 +262,7 @@ class Node(ABC):
         self.unwatch_link(peer)
         self._read_frames(peer)
         if peer.inbox is not None:
-            while self._handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
+            while self._handle_all(peer, peer.inbox.poll(POLL_BATCH)):
                 pass
         self.outbox.evict(peer.reader_slot)
         for route in [r for r in self.routes.values() if r.slot == slot]:
@@ -358,22 +358,26 @@ class Node(ABC):
     def poll_once(self) -> int:
         """Handle a batch from every inbox; the number of messages handled."""
         handled = 0
+        delivery = self.delivery
         for peer, inbox in self._inboxes:
             messages = inbox.poll(POLL_BATCH)
-            handled += self._handle_all(peer, messages, len(messages) == 1)
+            if messages:
+                delivery.is_alone = len(messages) == 1
+                for _, payload in messages:
+                    delivery.handle(peer, payload)
+                handled += len(messages)
             if inbox.reader.blocked:
                 self.read_link(peer)
-                handled += self._handle_all(peer, inbox.poll(POLL_BATCH), False)
+                handled += self._handle_all(peer, inbox.poll(POLL_BATCH))
         if self._backlog:
             self.flush()
         return handled
 
-    def _handle_all(self, peer: Peer, messages: list[Message], is_alone: bool) -> int:
+    def _handle_all(self, peer: Peer, messages: list[Message]) -> int:
         """Handle what came from the peer; how many that were."""
-        self.delivery.is_alone = is_alone
-        handle = self.delivery.handle
+        self.delivery.is_alone = False
         for _, payload in messages:
-            handle(peer, payload)
+            self.delivery.handle(peer, payload)
         return len(messages)
 
     def read_link(self, peer: Peer) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .origin import RemoteOrigin
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Peer:
     """A connected process. ``inbox`` is None until the peer has admitted us to its ring."""
 

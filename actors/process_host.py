@@ -22,7 +22,7 @@ from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
 from .peer import Peer
-from .spec import process
+from .placement import process
 from .statistics import NodeStatistics
 from .wire import FrameKind
 

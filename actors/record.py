@@ -19,10 +19,10 @@ from .errors import Cause
 from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
 from .host import Child, ExitCallback, Host
 from .local_host import TaskHost, ThreadHost
+from .placement import process
 from .process_host import ProcessHost
 from .root_node import RootNode
 from .spare import SpareKeeper
-from .spec import process
 
 log = logging.getLogger("ringcast.actors")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgpack
-
 from .actor import Msg
 from .errors import NotInSystem
 
@@ -113,11 +111,9 @@ def sender_of(ref: Ref) -> Sender:
 
 def pack_ref(ref: Ref) -> bytes:
     """The bytes of a reference in a message."""
-    data: bytes = msgpack.packb((ref._actor_id, ref._name))
-    return data
+    return ref._actor_id.to_bytes(8, "little") + ref._name.encode()
 
 
-def unpack_ref(data: bytes, sender: Sender) -> Ref:
+def unpack_ref(data: bytes, sender: Sender | None) -> Ref:
     """The reference in ``data``, bound to the receiver's node."""
-    actor_id, name = msgpack.unpackb(data)
-    return Ref(actor_id, name, sender)
+    return Ref(int.from_bytes(data[:8], "little"), data[8:].decode(), sender)

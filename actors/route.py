@@ -35,7 +35,7 @@ class Local(NamedTuple):
     context: CallContext
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """A message that waits. ``payload`` is encoded, unless it is a ``local`` one."""
 
@@ -47,7 +47,7 @@ class Outgoing:
     dropped: bool = False  # its caller was cancelled before it left
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Route:
     """Where an actor lives (``slot``: the process) and the account of what it was sent."""
 

@@ -18,10 +18,10 @@ from .directory import Directory
 from .errors import ActorError, Cause, StartFailed
 from .group import Group
 from .host import Child
+from .placement import Restart, Spec, Where, here, process
 from .record import Budget, Record, State
 from .ref import Ref
 from .root_node import RootNode
-from .spec import Restart, Spec, Where, here, process
 
 log = logging.getLogger("ringcast.actors")
 

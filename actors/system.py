@@ -16,10 +16,10 @@ from .context import Watch
 from .directory import Directory
 from .errors import ActorError, NotInSystem
 from .group import Group
+from .placement import Restart, Spec, Where, here, process
 from .process_host import ProcessHost
 from .ref import Ref
 from .root_node import RootNode
-from .spec import Restart, Spec, Where, here, process
 from .statistics import NodeStatistics, node_statistics
 from .supervisor import Strategy, Supervisor
 

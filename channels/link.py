@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import LinkError
 
@@ -35,8 +35,7 @@ _TRY_LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _PEER_GONE = (errno.EPIPE, errno.ECONNRESET)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """What travels on a link. ``fds`` belong to whoever took the frame."""
 
     kind: int
@@ -45,8 +44,7 @@ class Frame:
     fds: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LinkStatistics:
+class LinkStatistics(NamedTuple):
     """What one end of a link did since it was made. Headers count as bytes."""
 
     frames_sent: int  # handed to the kernel whole

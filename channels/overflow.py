@@ -10,8 +10,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import LinkError, RingCorrupt, SegmentError
 from .link import MAX_FRAME_BYTES, Link
@@ -130,8 +129,7 @@ class OversizedPayload:
             os.close(fd)
 
 
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
+class _UnderWay(NamedTuple):
     """An oversized message: consumed when every attached reader in ``mask`` has come to ``position``."""
 
     position: int

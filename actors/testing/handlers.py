@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
-import msgpack
-
 from ringcast.channels import Codec, EncodeError
 
 from .. import call_context
@@ -23,7 +21,7 @@ from ..calls import LOCAL_MESSAGE_BYTES
 from ..cell import Incoming
 from ..consumer import StreamReader
 from ..origin import call_error
-from ..ref import REF_TAG, Ref, Sender, pack_ref
+from ..ref import REF_TAG, Ref, Sender, pack_ref, unpack_ref
 from ..wire import FailureKind
 
 P = ParamSpec("P")
@@ -80,9 +78,9 @@ class _Stage:
         title = type(actor).__name__
         self._cell: AsyncCell | BlockingCell
         if isinstance(actor, Actor):
-            self._cell = AsyncCell(actor, 0, title, lambda _, __: None)
+            self._cell = AsyncCell(actor, 0, title, None)
         else:
-            self._cell = BlockingCell(actor, 0, title, lambda _, __: None)
+            self._cell = BlockingCell(actor, 0, title, None)
 
     def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_stream: bool) -> None:
         """The message arrives."""
@@ -170,5 +168,5 @@ class _Stage:
         return pack_ref(ref)
 
     def _unpack(self, data: bytes) -> Ref:
-        actor_id, name = msgpack.unpackb(data)
-        return Ref(actor_id, name, self._senders.get(actor_id))
+        ref = unpack_ref(data, None)
+        return Ref(ref._actor_id, ref._name, self._senders.get(ref._actor_id))

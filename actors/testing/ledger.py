@@ -15,7 +15,7 @@ from .trace import START_S
 
 if TYPE_CHECKING:
     from ..cell import Cell, Incoming
-    from ..spec import Restart
+    from ..placement import Restart
     from .process import Process
     from .world import World
 

@@ -11,11 +11,12 @@ import select
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..async_cell import AsyncCell
 from ..async_node import AsyncNode
 from ..blocking_cell import BlockingCell
 from ..blocking_node import BlockingNode
 from ..calls import Calls, GroupWaiter, ReplyFuture, Waiter
-from ..cell import Cell, Incoming
+from ..cell import Cell, Incoming, Panel
 from ..consumer import StreamReader
 from ..delivery import Delivery
 from ..events import Died, Event, GaveUp, Ready, Restarting, Stopped
@@ -322,11 +323,20 @@ class Observer:
                         ledger.left(mailbox, incoming)
             return dropped
 
-        def advance(original: Callable[..., None], *args: Any) -> None:
+        def show(original: Callable[..., object], *args: Any) -> None:
             if not self.process.has_ended:  # the board keeps what it was in when it died
                 original(*args)
 
-        wrap(cell, "_on_handler", advance)
+        def run_at_once(original: Callable[..., bool], incoming: Incoming, *rest: Any) -> bool:
+            ledger.put(mailbox, incoming, cell.capacity_bytes)
+            world.note(self.process, f"handles {cell.name}.{incoming.method}")
+            ledger.handled(mailbox, incoming)
+            return original(incoming, *rest)
+
+        if cell._panel is not None:
+            cell._panel = Panel(*(functools.partial(show, write) for write in cell._panel))
+        if isinstance(cell, AsyncCell):
+            wrap(cell, "_run_at_once", run_at_once)
         wrap(cell, "_enqueue", enqueue)
         wrap(cell, "_take", take)
         wrap(cell, "_drop_queued", drop)

@@ -14,7 +14,7 @@ from .command import PREFIX
 
 _PACKAGES = (
     "ringcast", "torch", "numpy", "tokenizers", "transformers", "safetensors", "gguf", "jinja2", "huggingface-hub",
-    "fastapi", "starlette", "uvicorn", "httptools", "uvloop", "msgpack", "posix-ipc", "typer", "rich",
+    "fastapi", "starlette", "uvicorn", "httptools", "uvloop", "msgpack", "typer", "rich",
 )  # fmt: skip
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _OTHER_VARIABLES = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "LD_PRELOAD")

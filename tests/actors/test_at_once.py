@@ -13,7 +13,7 @@ import pytest
 import ringcast.actors as rt
 from ringcast.actors.async_cell import AsyncCell
 from ringcast.actors.call_context import CallContext
-from ringcast.actors.cell import Incoming
+from ringcast.actors.cell import Incoming, Panel
 from ringcast.actors.wire import FailureKind
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
@@ -128,7 +128,7 @@ class Desk:
     def __init__(self) -> None:
         self.worker = Worker()
         self.handlers: list[int] = []
-        self.cell = AsyncCell(self.worker, 1, "worker", lambda _, number: self.handlers.append(number))
+        self.cell = AsyncCell(self.worker, 1, "worker", Panel(self.handlers.append, lambda *_: None))
         self.caller = Caller()
         self.task = self.cell.start()
         self._calls = 0
