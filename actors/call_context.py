@@ -6,15 +6,17 @@ of every call that leaves.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class CallContext(NamedTuple):
@@ -92,6 +94,8 @@ class deadline:  # reads as a statement: async with rt.deadline(0.5):
         if outer.deadline is not None:
             self._at = min(self._at, outer.deadline)
         self._token = CURRENT.set(outer._replace(deadline=self._at))
+        import asyncio  # most of the time that importing this package would take
+
         self._timeout = asyncio.timeout(self._at - time.monotonic())
         await self._timeout.__aenter__()
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
@@ -24,6 +23,8 @@ def retry(method: Call[P, R], *, attempts: int = 3, backoff_s: float = 0.05) -> 
         raise ValueError(f"retry with attempts={attempts}: at least one is needed")
 
     async def repeated(*args: P.args, **kwargs: P.kwargs) -> R:
+        import asyncio  # see `call_context`
+
         for attempt in range(attempts):
             try:
                 with call_context.as_retry():

@@ -61,7 +61,7 @@ def test_only_gpu_imports_torch(layer: str) -> None:
     [
         ("ringcast", ["torch", "numpy", "transformers", "tokenizers", "fastapi", "typer", "rich"]),
         ("ringcast.channels", ["torch", "numpy", "transformers", "fastapi", "asyncio"]),
-        ("ringcast.actors", ["torch", "numpy", "transformers", "fastapi", "cloudpickle"]),
+        ("ringcast.actors", ["torch", "numpy", "transformers", "fastapi", "cloudpickle", "asyncio", "msgpack"]),
         ("ringcast.scheduler.engine_core", ["torch", "numpy", "transformers", "fastapi"]),
         ("ringcast.gpu", ["torch", "transformers", "fastapi"]),
         ("ringcast.gpu.worker", ["torch", "transformers", "fastapi"]),
