@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONFORMANCE := .venv-conformance
-NATIVE := $(wildcard channels/native/* gpu/native/*)
+NATIVE := $(wildcard channels/native/* actors/native/* gpu/native/*)
 # For the tests of the page at /ui. Where it cannot be installed they fail and say how to get one.
 CHROMIUM := command -v chromium chromium-browser google-chrome >/dev/null || [ -n "$$RINGCAST_CHROMIUM" ] || \
 	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \

@@ -16,9 +16,10 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from . import call_context
+from ._native import Incoming
 from .actor import Actor, Descriptor, StreamDescriptor
 from .call_context import CURRENT, EMPTY
-from .cell import Cell, Handler, Incoming, Panel
+from .cell import Cell, Handler, Panel
 from .origin import Origin
 from .producer import StreamProducer
 from .wire import FailureKind
@@ -178,10 +179,10 @@ class AsyncCell(Cell):
         """End a message that must not be handled, as `_enqueue` and `_take` do."""
         if self._would_wait_for_itself(incoming):
             return True
-        incoming.began_at = time.monotonic()
+        incoming.began_at = now = time.monotonic()
         if not self._refuses(incoming, handler):
             return False
-        self.meter.took(incoming.began_at, 0.0)
+        self.meter.took(now, now)
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         return True
 
@@ -190,7 +191,8 @@ class AsyncCell(Cell):
         task, context, panel = self._task, self._context, self._panel
         assert task is not None and context is not None
         loop = arrived.get_loop()
-        incoming.began_at = time.monotonic()
+        incoming.began_at = now = time.monotonic()
+        self.meter.took(now, now)
         if panel is not None:
             panel.advance(handler.number)
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
@@ -204,15 +206,13 @@ class AsyncCell(Cell):
                 running = handler.function(self.actor, *incoming.args, **incoming.kwargs)
                 awaited = context.run(running.send, None)
             except StopIteration as end:
-                self.meter.handled_at_once(incoming.began_at)
+                self.meter.handled_since(time.monotonic(), incoming.began_at)
                 if incoming.call_id is not None and not incoming.quiet:
                     incoming.origin.reply(self.name, incoming.call_id, end.value)
             except BaseException as error:
                 failure = error
-                self.meter.took(incoming.began_at, 0.0)
                 self._ended_by(incoming, error)
             else:
-                self.meter.took(incoming.began_at, 0.0)
                 self._begun = Begun(incoming, running, awaited)
                 if not arrived.done():  # else the handler has cancelled its task
                     arrived.set_result(None)
@@ -331,7 +331,7 @@ class AsyncCell(Cell):
         if by is None and task is not None and not task.cancelling():
             self._failed(incoming, error)  # nobody cancelled it: the handler awaited something that was
             return
-        self.meter.handled_since(incoming.began_at)
+        self.meter.handled_since(time.monotonic(), incoming.began_at)
         if incoming.call_id is None or by == CALLER:
             return
         if by == DEADLINE:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 from . import call_context, platform
+from ._native import Incoming
 from .actor import BlockingActor, Descriptor, StreamDescriptor
-from .cell import Cell, Handler, Incoming, Panel
+from .cell import Cell, Handler, Panel
 from .origin import Origin, ThreadedOrigin
 from .producer import BlockingProducer
 from .wire import FailureKind
@@ -77,11 +79,11 @@ class BlockingCell(Cell):
             self._failed(incoming, error)
         else:
             if incoming.context.expired() and incoming.call_id is not None:
-                self.meter.handled_since(incoming.began_at)
+                self.meter.handled_since(time.monotonic(), incoming.began_at)
                 where = f"while {self.name}.{incoming.method} ran"
                 incoming.origin.fail(self.name, incoming.call_id, FailureKind.DEADLINE, None, where, "")
             elif self._cancelled:
-                self.meter.handled_since(incoming.began_at)
+                self.meter.handled_since(time.monotonic(), incoming.began_at)
             else:
                 self._succeeded(incoming, value)
         finally:

@@ -14,9 +14,9 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from ._native import Incoming
 from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescriptor
 from .call_context import EMPTY, CallContext, inside_handler
 from .mailbox_meter import MailboxMeter
@@ -33,23 +33,6 @@ class Panel(NamedTuple):
 
     advance: Callable[[int], object]  # the number of the handler that begins; 0: none runs
     show: Callable[[int, int, int, int], object]  # depth, arrival of the oldest (µs), handled, time that took (µs)
-
-
-@dataclass(slots=True, eq=False)
-class Incoming:
-    """A message in a mailbox. ``call_id`` is None for a cast; ``quiet``: answer only if it fails."""
-
-    call_id: int | None
-    method: str
-    args: Any
-    kwargs: Any
-    origin: Origin
-    size_bytes: int
-    context: CallContext = EMPTY
-    is_stream: bool = False
-    quiet: bool = False
-    arrived_at: float = 0.0  # monotonic seconds, set by the mailbox
-    began_at: float = 0.0
 
 
 class Handler(NamedTuple):
@@ -165,7 +148,7 @@ class Cell(ABC):
         queue = self.queue
         incoming = queue.popleft()
         incoming.began_at = now = time.monotonic()
-        self.meter.took(now, now - incoming.arrived_at)
+        self.meter.took(now, incoming.arrived_at)
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         handler = self._handlers.get(incoming.method)
         if handler is None or handler.is_stream is not incoming.is_stream:
@@ -232,12 +215,12 @@ class Cell(ABC):
         return False
 
     def _succeeded(self, incoming: Incoming, value: Any) -> None:
-        self.meter.handled_since(incoming.began_at)
+        self.meter.handled_since(time.monotonic(), incoming.began_at)
         if incoming.call_id is not None and not incoming.quiet:
             incoming.origin.reply(self.name, incoming.call_id, value)
 
     def _failed(self, incoming: Incoming, error: BaseException) -> None:
-        self.meter.handled_since(incoming.began_at)
+        self.meter.handled_since(time.monotonic(), incoming.began_at)
         self.meter.failed += 1
         trace = "".join(traceback.format_exception(error))
         if incoming.call_id is not None:

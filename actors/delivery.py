@@ -13,8 +13,8 @@ from ringcast.channels import ChannelError, DecodeError
 from ringcast.channels.codec import message_proper
 
 from . import call_context
+from ._native import Incoming
 from .call_context import EMPTY
-from .cell import Incoming
 from .errors import RemoteError
 from .origin import call_error
 from .wire import Envelope, FailureKind
@@ -70,7 +70,7 @@ class Delivery:
         _, actor_id, method, args, kwargs = message
         cell = self._node.cells.get(actor_id)
         if cell is not None:
-            incoming = Incoming(None, method, args, kwargs, peer.origin, size_bytes)
+            incoming = Incoming(None, method, args, kwargs, peer.origin, size_bytes, EMPTY)
             if self.is_alone:
                 self.has_settled = cell.put_and_run(incoming)
             else:
@@ -110,7 +110,7 @@ class Delivery:
             if actor_id in self._node.cells:
                 call_id = None if first_call_id is None else first_call_id + number
                 quiet = reply_from is not None and reply_from != number
-                incoming = Incoming(call_id, method, args, kwargs, peer.origin, size_bytes, context, quiet=quiet)
+                incoming = Incoming(call_id, method, args, kwargs, peer.origin, size_bytes, context, False, quiet)
                 self._deliver(actor_id, incoming)
 
     def _deliver(self, actor_id: int, incoming: Incoming) -> None:

@@ -6,49 +6,17 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from ._native import BUCKETS as BUCKETS
+from ._native import Incoming, MeterCore
+
 if TYPE_CHECKING:
-    from .cell import Incoming
     from .statistics import MailboxStatistics
 
-BUCKETS = 48  # of a histogram: bucket b counts times below 2**b microseconds, and at or above half of that
 
+class MailboxMeter(MeterCore):
+    """See the module. The counting is native."""
 
-class MailboxMeter:
-    """See the module."""
-
-    def __init__(self) -> None:
-        self.peak_depth = 0
-        self.handled = 0
-        self.failed = 0
-        self.expired = 0
-        self.taken_at = 0.0  # when a message left the mailbox last
-        self.queue_time_s = 0.0
-        self.handling_time_s = 0.0
-        self._queue_histogram = [0] * BUCKETS
-        self._handling_histogram = [0] * BUCKETS
-
-    def took(self, now: float, waited_s: float) -> None:
-        """A message left the mailbox."""
-        self.taken_at = now
-        self.queue_time_s += waited_s
-        self._queue_histogram[int(waited_s * 1e6).bit_length()] += 1
-
-    def handled_since(self, began_at: float) -> None:
-        """A handler ended."""
-        spent_s = time.monotonic() - began_at
-        self.handled += 1
-        self.handling_time_s += spent_s
-        self._handling_histogram[int(spent_s * 1e6).bit_length()] += 1
-
-    def handled_at_once(self, began_at: float) -> None:
-        """A message came, was taken at that moment, and its handler has ended."""
-        spent_s = time.monotonic() - began_at
-        self.taken_at = began_at
-        self.peak_depth = self.peak_depth or 1
-        self.handled += 1
-        self.handling_time_s += spent_s
-        self._queue_histogram[0] += 1
-        self._handling_histogram[int(spent_s * 1e6).bit_length()] += 1
+    __slots__ = ()
 
     def statistics(self, queue: deque[Incoming]) -> MailboxStatistics:
         """The figures of this moment."""
@@ -63,6 +31,6 @@ class MailboxMeter:
             expired=self.expired,
             queue_time_s=self.queue_time_s,
             handling_time_s=self.handling_time_s,
-            queue_time_histogram=list(self._queue_histogram),
-            handling_time_histogram=list(self._handling_histogram),
+            queue_time_histogram=self.queue_histogram,
+            handling_time_histogram=self.handling_histogram,
         )

@@ -32,8 +32,9 @@ from ringcast.channels import (
     core_quota,
 )
 
+from ._native import Incoming
 from .calls import Calls
-from .cell import Cell, Incoming
+from .cell import Cell
 from .consumer import StreamReader
 from .delivery import Delivery
 from .errors import Cause

@@ -30,7 +30,7 @@ METHOD: Final = (
     "nothing to do. Both asleep: a pause of 2 ms before each.",
     "Gather: both asleep. Beside it the same number of bare processes: each sleeps in a read of an eventfd and answers "
     "with a write to another, nothing else; the asker writes to all, then reads all. Where there are fewer cores than "
-    "members, the time holds some of their turns one after another; the processor time of the caller's thread does not.",
+    "members, the time holds some of their turns one after another; the processor time of the asking thread does not.",
     "Rates count until the last message was handled.",
     "Starts use compiled modules: PYTHONDONTWRITEBYTECODE is taken out of the environment.",
     "Import: a new interpreter that imports the runtime and ends, less one that ends at once; the best of five each.",

@@ -14,11 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 from ringcast.channels import Codec, EncodeError
 
 from .. import call_context
+from .._native import Incoming
 from ..actor import Actor, BlockingActor, Call, Stream
 from ..async_cell import AsyncCell
 from ..blocking_cell import BlockingCell
 from ..calls import LOCAL_MESSAGE_BYTES
-from ..cell import Incoming
 from ..consumer import StreamReader
 from ..origin import call_error
 from ..ref import REF_TAG, Ref, Sender, pack_ref, unpack_ref

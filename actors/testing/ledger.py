@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from .trace import START_S
 
 if TYPE_CHECKING:
-    from ..cell import Cell, Incoming
+    from .._native import Incoming
+    from ..cell import Cell
     from ..placement import Restart
     from .process import Process
     from .world import World

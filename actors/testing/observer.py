@@ -11,12 +11,13 @@ import select
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .._native import Incoming
 from ..async_cell import AsyncCell
 from ..async_node import AsyncNode
 from ..blocking_cell import BlockingCell
 from ..blocking_node import BlockingNode
 from ..calls import Calls, GroupWaiter, ReplyFuture, Waiter
-from ..cell import Cell, Incoming, Panel
+from ..cell import Cell, Panel
 from ..consumer import StreamReader
 from ..delivery import Delivery
 from ..events import Died, Event, GaveUp, Ready, Restarting, Stopped

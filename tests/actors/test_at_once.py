@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import ringcast.actors as rt
+from ringcast.actors._native import Incoming
 from ringcast.actors.async_cell import AsyncCell
-from ringcast.actors.call_context import CallContext
-from ringcast.actors.cell import Incoming, Panel
+from ringcast.actors.call_context import EMPTY, CallContext
+from ringcast.actors.cell import Panel
 from ringcast.actors.wire import FailureKind
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
@@ -137,9 +138,7 @@ class Desk:
         """Its number, and whether it was over before the loop had a turn."""
         assert asyncio.current_task() is None, "only in a callback"
         self._calls += 1
-        incoming = Incoming(self._calls, method, list(args), {}, self.caller, 100)
-        if context is not None:
-            incoming.context = context
+        incoming = Incoming(self._calls, method, list(args), {}, self.caller, 100, context or EMPTY)
         return self._calls, self.cell.put_and_run(incoming)
 
     async def in_callback(self, what: Any) -> Any:
