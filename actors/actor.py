@@ -163,7 +163,15 @@ class StreamDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Any, P], Iterator[T]], /) -> StreamDescriptor[P, T]: ...
 
 
-def stream(*, window: int = 64, batch: int | None = None) -> StreamDecorator:
+@overload
+def stream(function: Callable[Concatenate[Any, P], AsyncIterator[T]], /) -> StreamDescriptor[P, T]: ...
+@overload
+def stream(function: Callable[Concatenate[Any, P], Iterator[T]], /) -> StreamDescriptor[P, T]: ...
+@overload
+def stream(*, window: int = 64, batch: int | None = None) -> StreamDecorator: ...
+def stream(
+    function: Callable[..., Any] | None = None, /, *, window: int = 64, batch: int | None = None
+) -> StreamDescriptor[Any, Any] | StreamDecorator:
     """Mark a generator method as a stream. It runs beside the handlers, suspended while its reader is behind.
 
     ``window`` is how many items may be on their way or unread; up to ``batch`` of them travel in one message, without
@@ -173,6 +181,8 @@ def stream(*, window: int = 64, batch: int | None = None) -> StreamDecorator:
         batch = min(8, window)
     if not 1 <= batch <= window:
         raise ValueError(f"stream(window={window}, batch={batch}): need 1 <= batch <= window")
+    if function is not None:
+        return StreamDescriptor(function, window, batch)
     return lambda function: StreamDescriptor(function, window, batch)
 
 

@@ -185,6 +185,8 @@ def top(
     with one_line_errors(debug):
         from ringcast.actors.top import watch
 
+        if not interval < float("inf"):
+            raise typer.BadParameter(f"{interval}: give seconds, 0.05 at least", param_hint="--interval")
         raise typer.Exit(watch(pid, interval, count))
 
 

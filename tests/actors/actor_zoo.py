@@ -297,7 +297,7 @@ class Streams(rt.Actor):
             yield k
             await asyncio.sleep(0.02)
 
-    @rt.stream()
+    @rt.stream
     async def broken(self, after: int) -> AsyncIterator[int]:
         for k in range(after):
             yield k
