@@ -49,7 +49,7 @@ chaos-server: $(VENV)/.dev ## 500 streaming clients at a time, a third of which 
 explore: $(VENV)/.dev ## every interleaving of the protocol's small configurations, and every mutation
 	cd tests/channels && ../../$(BIN)/python -m explorer
 
-sanitize: $(VENV)/.dev ## the native core under GCC's sanitizers, 15 s a build
+sanitize: $(VENV)/.dev ## the channels' native core under GCC's sanitizers, 15 s a build
 	$(BIN)/python tests/channels/native_builds.py 15
 
 clean: ## remove what the other targets made

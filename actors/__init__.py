@@ -73,6 +73,9 @@ else:
         value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
         return value
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Actor",

@@ -16,7 +16,6 @@ from typing import (
     ClassVar,
     Concatenate,
     Generic,
-    NamedTuple,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -48,7 +47,8 @@ class Mailbox:
             raise ValueError(f"Mailbox.capacity is {self.capacity}: at least 1024 bytes are needed")
 
 
-class Msg(NamedTuple, Generic[R_co]):
+@dataclass(frozen=True, slots=True)
+class Msg(Generic[R_co]):
     """A call written down, to be sent to the members of a group: ``Worker.step.msg(plan)``."""
 
     method: str

@@ -18,7 +18,7 @@ from typing import Any
 from . import call_context
 from ._native import Incoming
 from .actor import Actor, Descriptor, StreamDescriptor
-from .call_context import CURRENT, EMPTY
+from .call_context import CURRENT, EMPTY, beside_handlers
 from .cell import Cell, Handler, Panel
 from .origin import Origin
 from .producer import StreamProducer
@@ -95,16 +95,28 @@ class AsyncCell(Cell):
         if self._task is not None:
             self._task.cancel()
 
+    def put(self, incoming: Incoming) -> None:
+        if (self._current is not None or self.queue) and self._context is not None and not self._stopping:
+            handler = self._handlers.get(incoming.method)
+            if handler is not None and (handler.is_concurrent or handler.is_stream):
+                self._begin_beside(incoming)
+                return
+        super().put(incoming)
+
     def put_and_run(self, incoming: Incoming) -> bool:
+        # Who was just woken has cold caches: what lies on this way costs several times its usual. So it skips the
+        # queue; `_run_at_once` repeats what `_enqueue`, `_take`, `_succeeded` and `_leave` do: change them together.
         arrived = self._arrived
         handler = self._handlers.get(incoming.method)
         begins_at_once = handler is not None and handler.begins_at_once and not incoming.is_stream
         if not begins_at_once or self.queue or arrived is None or arrived.done():
             self.put(incoming)
             return False
+        context = incoming.context
+        if context is not EMPTY and (self.actor_id in context.chain or context.is_retry or context.expired()):
+            self.put(incoming)  # it may have to be refused
+            return False
         assert handler is not None
-        if incoming.context is not EMPTY and self._is_refused(incoming, handler):
-            return True
         return self._run_at_once(incoming, handler, arrived)
 
     def cancel(self, origin: Origin, call_id: int) -> None:
@@ -152,10 +164,8 @@ class AsyncCell(Cell):
                 incoming, handler = self._take()
                 if handler is None:
                     pass
-                elif handler.is_stream:
-                    self._start_stream(incoming, handler.descriptor)
-                elif handler.is_concurrent:
-                    self._start_beside(incoming, self._run_beside(incoming, handler.function))
+                elif handler.is_concurrent or handler.is_stream:
+                    self._start(incoming, handler)
                 else:
                     await self._run_inline(incoming, handler.function)
             if not self.queue:
@@ -175,17 +185,6 @@ class AsyncCell(Cell):
             self._cancelled_by = by
             self._task.cancel()
 
-    def _is_refused(self, incoming: Incoming, handler: Handler) -> bool:
-        """End a message that must not be handled, as `_enqueue` and `_take` do."""
-        if self._would_wait_for_itself(incoming):
-            return True
-        incoming.began_at = now = time.monotonic()
-        if not self._refuses(incoming, handler):
-            return False
-        self.meter.took(now, now)
-        incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
-        return True
-
     def _run_at_once(self, incoming: Incoming, handler: Handler, arrived: asyncio.Future[None]) -> bool:
         """Run its handler as far as it goes without waiting; whether that was all."""
         task, context, panel = self._task, self._context, self._panel
@@ -193,9 +192,9 @@ class AsyncCell(Cell):
         loop = arrived.get_loop()
         incoming.began_at = now = time.monotonic()
         self.meter.took(now, now)
+        incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         if panel is not None:
             panel.advance(handler.number)
-        incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         if incoming.context is not EMPTY or context.get(CURRENT) is not self._plain_context:
             context.run(self._enter, incoming)
         self._current = incoming
@@ -211,7 +210,7 @@ class AsyncCell(Cell):
                     incoming.origin.reply(self.name, incoming.call_id, end.value)
             except BaseException as error:
                 failure = error
-                self._ended_by(incoming, error)
+                context.run(self._ended_by, incoming, error)
             else:
                 self._begun = Begun(incoming, running, awaited)
                 if not arrived.done():  # else the handler has cancelled its task
@@ -297,6 +296,22 @@ class AsyncCell(Cell):
         else:
             self._failed(incoming, error)  # even a SystemExit: it must not end the host's loop
 
+    def _begin_beside(self, incoming: Incoming) -> None:
+        """Begin at once what runs beside the handlers: one of them may wait for it, and with it all in the mailbox."""
+        if not self._enqueue(incoming):
+            return
+        self.queue.pop()
+        handler = self._admit(incoming)
+        if handler is not None:
+            assert self._context is not None
+            self._context.copy().run(self._start, incoming, handler)
+
+    def _start(self, incoming: Incoming, handler: Handler) -> None:
+        if handler.is_stream:
+            self._start_stream(incoming, handler.descriptor)
+        else:
+            self._start_beside(incoming, self._run_beside(incoming, handler.function))
+
     async def _run_beside(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -308,7 +323,7 @@ class AsyncCell(Cell):
             task.cancel()
 
         timer = self._start_timer(incoming, expire)
-        call_context.enter(self._context_of(incoming))
+        call_context.enter(beside_handlers(incoming.context))
         try:
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
         except asyncio.CancelledError as error:
@@ -354,7 +369,7 @@ class AsyncCell(Cell):
         self._streams[key] = producer
 
         async def produce() -> None:
-            call_context.enter(self._context_of(incoming))
+            call_context.enter(beside_handlers(incoming.context))
             try:
                 await producer.run(items)
             except asyncio.CancelledError as error:

@@ -193,7 +193,10 @@ class AsyncNode(Node):
         self._schedule_turn()
 
     def _turn(self, has_rung: bool = False) -> None:
-        """One turn's work; another one follows if there may be more to do, else the bell is armed."""
+        """One turn's work; another one follows if there may be more to do, else the bell is armed.
+
+        ``has_rung``: the loop has seen the bell, and it is not a turn that was scheduled.
+        """
         if has_rung:
             self.bell.disarm()
             self._armed = False

@@ -64,6 +64,11 @@ def inside_handler(context: CallContext, actor_id: int) -> CallContext:
     return CallContext(context.deadline, (*context.chain, actor_id), context.trace)
 
 
+def beside_handlers(context: CallContext) -> CallContext:
+    """The same for what runs beside the handlers: nobody waits for its actor because of it."""
+    return context._replace(is_retry=False) if context.is_retry else context
+
+
 def enter(context: CallContext) -> None:
     """From here on, in this task, calls are made in that context."""
     if CURRENT.get() is not context:  # setting a variable costs four times as much as reading it

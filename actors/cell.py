@@ -29,7 +29,7 @@ SHOW_EVERY_S: Final = 0.01
 
 
 class Panel(NamedTuple):
-    """Where a cell shows what it does: its place on the board. On the way of every message, so best no Python."""
+    """Where a cell shows what it does: its place on the board. Called for every message: pass native functions."""
 
     advance: Callable[[int], object]  # the number of the handler that begins; 0: none runs
     show: Callable[[int, int, int, int], object]  # depth, arrival of the oldest (µs), handled, time that took (µs)
@@ -93,11 +93,7 @@ class Cell(ABC):
                 arrived.set_result(None)
 
     def put_and_run(self, incoming: Incoming) -> bool:
-        """The same from a callback of the actor's loop, where an idle actor may handle it at once: True if it has.
-
-        Who was asleep runs on cold caches, where every call of a Python function costs over a microsecond: so the way
-        there is short, and repeats what `put` and the serving task do for a message that waits.
-        """
+        """The same from a callback of the actor's loop, where an idle actor may handle it at once: True if it has."""
         self.put(incoming)
         return False
 
@@ -147,25 +143,29 @@ class Cell(ABC):
         """The next message and its handler; None if it is not to be handled (the caller has been told)."""
         queue = self.queue
         incoming = queue.popleft()
+        handler = self._admit(incoming)
+        panel = self._panel
+        if handler is not None and panel is not None:
+            panel.advance(handler.number)
+            if (self._shown_depth and not queue) or incoming.began_at - self._shown_at > SHOW_EVERY_S:
+                self._show_figures(panel, incoming.began_at)
+        return incoming, handler
+
+    def _admit(self, incoming: Incoming) -> Handler | None:
+        """The handler of a message that has left the mailbox; see `_take`."""
         incoming.began_at = now = time.monotonic()
         self.meter.took(now, incoming.arrived_at)
         incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         handler = self._handlers.get(incoming.method)
         if handler is None or handler.is_stream is not incoming.is_stream:
             self._failed(incoming, self._misuse(incoming, handler))
-            return incoming, None
+            return None
         if incoming.context is not EMPTY and self._refuses(incoming, handler):
-            return incoming, None
-        panel = self._panel
-        if panel is None:
-            return incoming, handler
-        panel.advance(handler.number)
-        if (self._shown_depth and not queue) or now - self._shown_at > SHOW_EVERY_S:
-            self._show_figures(panel, now)
-        return incoming, handler
+            return None
+        return handler
 
     def _show_figures(self, panel: Panel, now: float) -> None:
-        """When nothing is left to do, and before that so often that a reader sees them move."""
+        """Put depth, arrival of the oldest and totals on the board, and remember when."""
         queue, meter = self.queue, self.meter
         self._shown_at = now
         self._shown_depth = len(queue)

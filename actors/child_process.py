@@ -33,7 +33,7 @@ EXIT_FAILED: Final = 1
 log = logging.getLogger("ringcast.actors")
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)  # what is generated for a class takes time when a process starts
 class Place:
     """What the boot frame brought."""
 

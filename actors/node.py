@@ -21,6 +21,7 @@ from ringcast.channels import (
     Board,
     Codec,
     Doorbell,
+    EncodeError,
     Frame,
     Inbox,
     Link,
@@ -69,7 +70,7 @@ class Node(ABC):
         self.board = board
         self.bell = bell
         self.outbox = outbox
-        self.codec = Codec({Ref: (REF_TAG, pack_ref, lambda data: unpack_ref(data, self))})
+        self.codec = Codec({Ref: (REF_TAG, self._pack_ref, lambda data: unpack_ref(data, self))})
         self.peers: dict[int, Peer] = {}
         self.readers: tuple[RingReader, ...] = ()  # of the rings of all peers
         self.routes: dict[int, Route] = {}
@@ -84,6 +85,11 @@ class Node(ABC):
         self._backlog_left = 0  # how many messages have ever left it
         self._unflushed = 0  # messages sent since the last flush
         bell.cores = bell.cores or core_quota()
+
+    def _pack_ref(self, ref: Ref) -> bytes:
+        if ref._sender is not self and ref._sender is not None:
+            raise EncodeError(f"{ref!r} is of another system: here its number would be another actor's")
+        return pack_ref(ref)
 
     # What drivers and owners supply.
 

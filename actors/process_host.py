@@ -90,8 +90,11 @@ class ProcessHost:
     def _try_launch(self, handoff: object) -> None:
         try:
             self._launch(handoff)
-        except BaseException:
-            self._release()
+        except BaseException as error:
+            if self._process is None:
+                self._release()
+            else:  # its slot is free once it is gone
+                self.kill(f"its start failed: {type(error).__name__}")
             raise
 
     def _show(self, state: int, label: str) -> None:
@@ -105,17 +108,6 @@ class ProcessHost:
         is_spare = self._on_spare_death is not None
         class_name, class_bytes = class_for_travel(child.spec.cls)
         arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs), handoff))
-        self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
-        self._bell_fd = root.bell_fd(self.slot)
-        self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
-        ours, theirs = Link.pair()
-        try:
-            self._process = platform.current().start_process(child.name, theirs.fileno(), self._env, self._exited)
-        except OSError as error:
-            ours.close()
-            raise StartFailed(child.name, Cause(f"its process could not be started: {error}")) from error
-        finally:
-            theirs.close()
         boot = Boot(
             slot=self.slot,
             epoch=self.incarnation,
@@ -130,8 +122,20 @@ class ProcessHost:
             log_level=logging.getLogger("ringcast").getEffectiveLevel(),
             is_spare=is_spare,
         )
+        boot_frame = root.codec.encode(boot)  # what cannot travel is found before there is a process
+        self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
+        self._bell_fd = root.bell_fd(self.slot)
+        self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        ours, theirs = Link.pair()
+        try:
+            self._process = platform.current().start_process(child.name, theirs.fileno(), self._env, self._exited)
+        except OSError as error:
+            ours.close()
+            raise StartFailed(child.name, Cause(f"its process could not be started: {error}")) from error
+        finally:
+            theirs.close()
         fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd)
-        ours.send(FrameKind.BOOT, 0, root.codec.encode(boot), fds)
+        ours.send(FrameKind.BOOT, 0, boot_frame, fds)
         root.hosts[self.slot] = self
         if is_spare:
             self._show(BOARD_SPARE, f"{child.name} (spare)")

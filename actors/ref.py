@@ -54,7 +54,7 @@ class Ref:
         raise AttributeError(f"{name!r} cannot be set on {self!r}: it is a reference, not the actor")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and other._actor_id == self._actor_id
+        return isinstance(other, Ref) and other._actor_id == self._actor_id and other._sender is self._sender
 
     def __hash__(self) -> int:
         return hash(self._actor_id)
@@ -110,10 +110,12 @@ def sender_of(ref: Ref) -> Sender:
 
 
 def pack_ref(ref: Ref) -> bytes:
-    """The bytes of a reference in a message."""
+    """The bytes of a reference in a message: its id, 8 bytes little-endian, and its name in UTF-8."""
     return ref._actor_id.to_bytes(8, "little") + ref._name.encode()
 
 
 def unpack_ref(data: bytes, sender: Sender | None) -> Ref:
-    """The reference in ``data``, bound to the receiver's node."""
+    """The reference in ``data``, bound to the receiver's node, or to none. ``ValueError`` if it is no reference."""
+    if len(data) < 8:
+        raise ValueError(f"a reference of {len(data)} bytes: 8 are needed")
     return Ref(int.from_bytes(data[:8], "little"), data[8:].decode(), sender)

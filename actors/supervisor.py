@@ -93,6 +93,8 @@ class Supervisor:
             raise TypeError(f"restart is {restart!r}: use rt.Restart('permanent' | 'transient' | 'temporary')")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is {name!r}: give a string")
+        if name is not None and not _is_text(name):
+            raise ValueError(f"name is {name!r}: it can hold neither NUL nor half a surrogate pair")
         if self._stopped or self.failure is not None:
             raise ActorError(f"supervisor {self.name!r} has {'stopped' if self._stopped else 'failed'}")
 
@@ -383,3 +385,11 @@ def _log_failure(restart: asyncio.Task[None]) -> None:
     """Of a restart whose caller has gone."""
     if not restart.cancelled() and (error := restart.exception()) is not None:
         log.warning("%s failed: %s", restart.get_name(), error)
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can travel, and be a process's title."""
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False

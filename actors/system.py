@@ -167,4 +167,6 @@ class System:
     def _ref(self, ref: object) -> Ref:
         if not isinstance(ref, Ref):
             raise TypeError(f"a reference that spawn returned is needed, not {type(ref).__name__}")
+        if self._root is not None and ref._sender is not self._root:
+            raise NotInSystem(f"{ref!r} is of another system than {self.name!r}, or of none")
         return ref

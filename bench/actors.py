@@ -1,7 +1,7 @@
 """The actor runtime beside xoscar and Ray, where they are installed: ``python -m bench.actors [--quick]``.
 
-Ask, cast, stream, gather, spawn, restart and import. Each repetition measures everything once, in turn; cells are
-medians over the repetitions with their quartiles.
+Ask, cast, stream, gather, spawn, restart and import. Each repetition measures everything of ours once, in turn;
+then the peers are measured as often. Cells are medians over the repetitions with their quartiles.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def round_trip_us(
     between: Callable[[], Awaitable[None]] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """The p50 of one round trip."""
+    """The p50 of one round trip, by ``clock``."""
     times = []
     for _ in range(count // 10 + 1):
         await ask()
@@ -151,7 +151,7 @@ async def measure_groups(samples: Samples, count: int) -> None:
             ask = lambda group=group: group.gather(Echo.ping.msg(1))  # type: ignore[misc]  # noqa: E731
             samples.add(f"gather {size}", await round_trip_us(ask, count // 20, sleep_between))
             own = await round_trip_us(ask, count // 20, sleep_between, time.thread_time)
-            samples.add(f"gather {size} own", own)
+            samples.add(f"gather {size} caller", own)
         with BareProcesses(size) as bare:
             samples.add(f"bare {size}", await round_trip_us(bare.ask, count // 20, sleep_between))
 
@@ -253,7 +253,7 @@ def tables(samples: Samples) -> list[Table]:
         return figure, figure.ratio_to(samples.figure(name.format(1), "µs"))
 
     groups = tuple(
-        (str(size), *cost("gather {}", size), *cost("gather {} own", size), *cost("bare {}", size))
+        (str(size), *cost("gather {}", size), *cost("gather {} caller", size), *cost("bare {}", size))
         for size in GROUP_SIZES
     )
     group_heads = ("members", "p50", "of one", "caller's processor time", "of one", "bare processes", "of one")
@@ -278,7 +278,7 @@ def targets(samples: Samples) -> list[Target]:
     """Issue C's figures."""
     gather, own = (
         samples.figure(f"gather 4{what}", "µs").ratio_to(samples.figure(f"gather 1{what}", "µs"))
-        for what in ("", " own")
+        for what in ("", " caller")
     )
     cores = len(os.sched_getaffinity(0))
     return [

@@ -182,12 +182,13 @@ class Ledger:
         """A message was dropped."""
         mailbox.waiting.pop(id(incoming), None)
 
-    def handled(self, mailbox: _Mailbox, incoming: Incoming) -> None:
-        """A handler is about to run."""
+    def handled(self, mailbox: _Mailbox, incoming: Incoming, *, waits: bool = True) -> None:
+        """A handler is about to run; one that ``waits`` for its turn must have had no later message before it."""
         serial, _ = mailbox.waiting.pop(id(incoming), (0, None))
-        if serial < mailbox.last_taken.get(incoming.origin, 0):
-            self._violated(f"{mailbox.name}.{incoming.method} runs before a message that came earlier")
-        mailbox.last_taken[incoming.origin] = serial
+        if waits:
+            if serial < mailbox.last_taken.get(incoming.origin, 0):
+                self._violated(f"{mailbox.name}.{incoming.method} runs before a message that came earlier")
+            mailbox.last_taken[incoming.origin] = serial
         if mailbox.is_dead:
             self._violated(f"{mailbox.name}.{incoming.method} runs in {mailbox.party.label} after the actor's death")
 

@@ -17,7 +17,7 @@ from ..async_node import AsyncNode
 from ..blocking_cell import BlockingCell
 from ..blocking_node import BlockingNode
 from ..calls import Calls, GroupWaiter, ReplyFuture, Waiter
-from ..cell import Cell, Panel
+from ..cell import Cell, Handler, Panel
 from ..consumer import StreamReader
 from ..delivery import Delivery
 from ..events import Died, Event, GaveUp, Ready, Restarting, Stopped
@@ -305,14 +305,14 @@ class Observer:
                 ledger.put(mailbox, incoming, cell.capacity_bytes)
             return enqueued
 
-        def take(original: Callable[[], tuple[Incoming, Any]]) -> tuple[Incoming, Any]:
-            incoming, descriptor = original()
-            if descriptor is None:
+        def admit(original: Callable[[Incoming], Handler | None], incoming: Incoming) -> Handler | None:
+            handler = original(incoming)
+            if handler is None:
                 ledger.left(mailbox, incoming)
             else:
                 world.note(self.process, f"handles {cell.name}.{incoming.method}")
-                ledger.handled(mailbox, incoming)
-            return incoming, descriptor
+                ledger.handled(mailbox, incoming, waits=not (handler.is_concurrent or handler.is_stream))
+            return handler
 
         def drop(original: Callable[..., bool], origin: Origin, call_id: int) -> bool:
             before = list(cell.queue)
@@ -339,7 +339,7 @@ class Observer:
         if isinstance(cell, AsyncCell):
             wrap(cell, "_run_at_once", run_at_once)
         wrap(cell, "_enqueue", enqueue)
-        wrap(cell, "_take", take)
+        wrap(cell, "_admit", admit)
         wrap(cell, "_drop_queued", drop)
         if isinstance(cell, BlockingCell):
             wrap(cell, "cancelled", self._pause_before)

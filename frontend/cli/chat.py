@@ -64,9 +64,9 @@ def _converse(session: Session, opening: Messages, params: SamplingParams, *, is
 
 
 def _typed(is_terminal: bool) -> str | None:
-    """The next message; None at the end of the input, which within a message is InvalidRequest.
+    """The next message; None at the end of the input. That end within a message is InvalidRequest, but at a terminal.
 
-    At a terminal Ctrl-C drops what is being typed, and raises KeyboardInterrupt only when it comes twice in a row at an
+    There Ctrl-C drops what is being typed, and raises KeyboardInterrupt only when it comes twice in a row at an
     empty prompt. Without one it always does: nobody is there to go on.
     """
     num_interrupts = 0
@@ -77,7 +77,7 @@ def _typed(is_terminal: bool) -> str | None:
         except EOFError:
             if is_terminal:
                 print(file=sys.stderr)
-            if lines:
+            elif lines:
                 raise InvalidRequest(f"the input ends inside a message: end it with {_QUOTES}") from None
             return None
         except KeyboardInterrupt:

@@ -35,11 +35,11 @@ def typed_line(prompt: str) -> str:
     The tick ends the sleep, and Python looks again.
     """
     handler = signal.signal(signal.SIGALRM, lambda number, frame: None)
-    timer = signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
     try:
+        signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
         return input(prompt)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
 
 

@@ -386,11 +386,28 @@ class Chain(rt.Actor):
             return "end"
         return await self.next.pass_on_beside(hops - 1)
 
+    @rt.call
+    async def pass_on_to_meet(self, hops: int) -> int:
+        """An ordinary handler waits for a concurrent one, which may be its own actor's."""
+        assert self.next is not None
+        return await (self.next.meet(0) if hops == 0 else self.next.pass_on_to_meet(hops - 1))
+
+    @rt.call(concurrent=True)
+    async def pass_on_from_beside(self, hops: int) -> str:
+        """The other way round."""
+        assert self.next is not None
+        return await self.next.pass_on(hops)
+
     @rt.call(concurrent=True)
     async def meet(self, seconds: float) -> int:
         self.value += 1
         await asyncio.sleep(seconds)
         return self.value
+
+    @rt.stream
+    async def numbers(self, upto: int) -> AsyncIterator[int]:
+        for number in range(upto):
+            yield number
 
     @rt.call
     async def remaining(self) -> float | None:

@@ -25,15 +25,24 @@ class Caller:
 
     def __init__(self) -> None:
         self.answers: dict[int, Any] = {}
+        self.texts: list[str] = []  # of failures
 
     def reply(self, name: str, call_id: int, value: Any) -> None:
         self.answers[call_id] = value
 
     def fail(self, name: str, call_id: int, kind: FailureKind, error: Any, text: str, trace: str) -> None:
         self.answers[call_id] = kind
+        self.texts.append(text)
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None: ...
     def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None: ...
+
+
+class Marked(Exception):
+    """Its text is looked up when it is wanted."""
+
+    def __str__(self) -> str:
+        return MARK.get()
 
 
 class Worker(rt.Actor):
@@ -51,6 +60,13 @@ class Worker(rt.Actor):
     @rt.call
     async def bad(self, error: str) -> None:
         raise {"ValueError": ValueError, "SystemExit": SystemExit, "StopIteration": StopIteration}[error](error)
+
+    @rt.call
+    async def marks_and_fails(self, waits: bool) -> None:
+        MARK.set("failed")
+        if waits:
+            await asyncio.sleep(0)
+        raise Marked
 
     @rt.call
     async def wait(self, name: str) -> str:
@@ -217,6 +233,14 @@ async def test_an_error_is_the_callers_and_the_next_call_is_handled(desk: Desk, 
     assert desk.caller.answers[call_id] == 2
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_its_failure_is_told_in_its_context(desk: Desk, waits: bool) -> None:
+    call_id, is_over = await desk.in_callback(lambda: desk.ask("marks_and_fails", waits))
+    while call_id not in desk.caller.answers:
+        await asyncio.sleep(0)
+    assert (is_over, desk.caller.texts, MARK.get()) == (not waits, ["failed"], "none")
+
+
 async def test_the_handlers_task_and_context_are_the_mailboxs_from_its_first_step_on(desk: Desk) -> None:
     def call() -> tuple[int, str]:
         return desk.ask("task_and_mark")[0], MARK.get()
@@ -310,7 +334,7 @@ async def test_a_deadline_ends_it(desk: Desk) -> None:
     assert await desk.answer(call_id) is FailureKind.DEADLINE
     late = CallContext(deadline=time.monotonic() - 1)
     call_id, is_over = await desk.in_callback(lambda: desk.ask("double", 1, context=late))
-    assert is_over and desk.caller.answers[call_id] is FailureKind.DEADLINE
+    assert not is_over and await desk.answer(call_id) is FailureKind.DEADLINE  # in its turn
 
 
 async def test_a_handler_that_is_ended_by_its_own_cancellation_ends_the_mailbox(desk: Desk) -> None:

@@ -102,9 +102,9 @@ async def test_a_message_whose_deadline_passed_in_the_mailbox_is_not_handled(
     await asyncio.sleep(0.05)
     with pytest.raises(rt.DeadlineExceeded):
         async with rt.deadline(0.1):
-            await chain.meet(0)
+            await chain.link(chain)
     await busy
-    assert await chain.get() == 100
+    assert await chain.pass_on(1) == "end"  # no next one
 
 
 async def test_a_deadline_that_has_passed_sends_nothing(system: rt.System) -> None:
@@ -140,6 +140,31 @@ async def test_a_concurrent_handler_may_be_asked_in_a_cycle(system: rt.System, w
     one, two = await make_chain(system, where, 2)
     await two.link(one)
     assert await one.pass_on_beside(6) == "end"
+    async with asyncio.timeout(5):
+        for first in (one, two):
+            waiting = [asyncio.ensure_future(first.get()) for _ in range(3)]
+            passed = asyncio.ensure_future(one.pass_on_to_meet(1))
+            waiting += [asyncio.ensure_future(first.get()) for _ in range(3)]
+            assert await passed > 0
+            await asyncio.gather(*waiting)
+        assert await one.pass_on_from_beside(1) == "end"
+        await one.link(one)
+        assert await one.pass_on_to_meet(0) > 0
+
+
+@PLACES
+async def test_what_runs_beside_the_handlers_waits_for_none_of_them(system: rt.System, where: rt.Where) -> None:
+    chain = await system.spawn(rt.spec(Chain), where=where)
+    busy, waiting = asyncio.ensure_future(chain.stubborn(60)), asyncio.ensure_future(chain.get())
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        assert await chain.meet(0) == 1
+        chain.meet.cast(0)
+        async with chain.numbers.open(3) as numbers:
+            assert [number async for number in numbers] == [0, 1, 2]
+        assert not waiting.done()
+        busy.cancel()
+        assert await waiting == 2
 
 
 @PLACES

@@ -108,6 +108,8 @@ async def test_what_cannot_travel_is_an_error_at_the_side_that_sent_it(system: r
     counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
     with pytest.raises(EncodeError, match="object"):
         await counter.echo(object())
+    with pytest.raises(EncodeError, match="Msg"):  # for groups, and no tuple
+        await counter.echo(Counter.add.msg(1))
     with pytest.raises(rt.RemoteError, match=r"EncodeError.*result cannot travel"):
         await counter.unencodable()
     assert await counter.add(1) == 1

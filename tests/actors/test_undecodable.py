@@ -11,6 +11,7 @@ from actor_zoo import Counter
 
 import ringcast.actors as rt
 from ringcast.actors.node import Node
+from ringcast.actors.ref import Ref, pack_ref, unpack_ref
 from ringcast.actors.wire import Envelope
 from ringcast.channels import message
 
@@ -80,3 +81,15 @@ async def test_what_is_no_envelope_is_counted_and_disturbs_nobody(system: rt.Sys
     ref._sender.flush()
     assert await counter.add(1) == 1
     assert (await system.statistics())["Counter-1"].undecodable == 8
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01\x00\x00", b"\x01\x00\x00\x00\x00\x00\x00\x00\xff"])
+def test_bytes_that_are_no_reference_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="a reference of|utf-8"):
+        unpack_ref(data, None)
+
+
+@pytest.mark.parametrize("name", ["", "a", "ключ 鍵", "x" * 10_000])
+def test_a_reference_is_the_same_on_the_other_side(name: str) -> None:
+    ref = unpack_ref(pack_ref(Ref(2**40, name, None)), None)
+    assert (ref._actor_id, ref._name) == (2**40, name)

@@ -287,6 +287,8 @@ def test_an_input_that_ends_inside_a_message_says_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sys.stdin", io.StringIO('"""first\nsecond\n'))
     with pytest.raises(InvalidRequest, match='ends inside a message: end it with """'):
         chat_command._converse(FakeSession(), [], SamplingParams(), is_terminal=False)  # type: ignore[arg-type]
+    monkeypatch.setattr("sys.stdin", io.StringIO('"""first\nsecond\n'))  # at a terminal Ctrl-D leaves
+    chat_command._converse(FakeSession(), [], SamplingParams(), is_terminal=True)  # type: ignore[arg-type]
 
 
 def test_typed_lines_are_kept_for_the_user_only(tmp_path: Path) -> None:
