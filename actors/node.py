@@ -38,7 +38,7 @@ from .calls import Calls
 from .cell import Cell
 from .consumer import StreamReader
 from .delivery import Delivery
-from .errors import Cause
+from .errors import ActorDied, Cause
 from .origin import LocalOrigin, RemoteOrigin
 from .peer import Peer
 from .ref import REF_TAG, Ref, pack_ref, unpack_ref
@@ -49,6 +49,7 @@ log = logging.getLogger("ringcast.actors")
 
 POLL_BATCH: Final = 128
 FLUSH_EVERY: Final = 32  # messages: a receiver that sleeps shall not wait for the end of a long burst
+STOPPED: Final = "it was stopped"
 SPIN_S: Final = 50e-6  # how long to poll for more before sleeping, while messages come that close together
 
 
@@ -183,12 +184,21 @@ class Node(ABC):
             if route.stall_after_s is not None:
                 self.watch_for_stall(route)
         else:
-            route.outstanding_bytes += size_bytes
             kind, method, args, kwargs, context = local
             is_stream = kind == Envelope.OPEN
-            self.cells[route.actor_id].put(
-                Incoming(call_id, method, args, kwargs, self.local_origin, size_bytes, context, is_stream)
-            )
+            cell = self.cells.get(route.actor_id)
+            if cell is None:
+                self._fail_stopped(route, call_id)
+                return
+            route.outstanding_bytes += size_bytes
+            cell.put(Incoming(call_id, method, args, kwargs, self.local_origin, size_bytes, context, is_stream))
+
+    def _fail_stopped(self, route: Route, call_id: int | None) -> None:
+        """An actor here has ended, and the way to it is about to be taken down."""
+        if call_id is None:
+            self.counters.dropped_casts += 1
+        else:
+            self.current_loop().call_soon(self.calls.finish, call_id, None, ActorDied(route.name, Cause(STOPPED)))
 
     def send_cancel(self, route: Route, call_id: int) -> None:
         """Tell an actor's cell that a call or stream of ours is given up."""

@@ -54,6 +54,7 @@ class ProcessHost:
         self._phase = "start"
         self._traceback = ""
         self._stopping = False
+        self._stop_reason = ""
         self._kill_reason = ""
         self._phase_timer: asyncio.TimerHandle | None = None
         self._abort_fd = -1
@@ -187,6 +188,7 @@ class ProcessHost:
 
     async def stop(self, reason: str, timeout_s: float) -> object:
         self._stopping = True
+        self._stop_reason = f"it was stopped: {reason}"
         peer = self._root.peers.get(self.slot)
         if peer is not None and not self._gone.is_set():
             self._root.send_frame(peer, FrameKind.STOP, reason)
@@ -250,8 +252,8 @@ class ProcessHost:
             root.read_link(peer)  # its last words
         _, number = root.board.progress(self.slot)  # of the handler that ran, 0 for none
         summary = process.describe_exit()
-        if self._kill_reason:
-            summary = f"{self._kill_reason} ({summary})"
+        if self._kill_reason or self._stop_reason:
+            summary = f"{self._kill_reason or self._stop_reason} ({summary})"
         cause = Cause(
             summary=summary,
             exit_code=process.exit_code,

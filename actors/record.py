@@ -240,10 +240,12 @@ class Record:
 
     async def _end(self, reason: str, timeout_s: float) -> None:
         self.cause = Cause(f"it was stopped: {reason}")
-        self._root.route_down(self.child.actor_id, self.cause)
         host, self.host = self.host, None
-        if host is not None:
-            self.handoff = await host.stop(reason, timeout_s)
+        try:
+            if host is not None:
+                self.handoff = await host.stop(reason, timeout_s)  # it ends the calls that it has
+        finally:
+            self._root.route_down(self.child.actor_id, self.cause)
 
     def _make_host(self, incarnation: int) -> Host:
         child = self.child

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from actor_zoo import BadRun, BadStart, Blocking, Cancelled, Counter, Farewell, Relay
+from actor_zoo import BadRun, BadStart, Blocking, Cancelled, Chain, Counter, Farewell, Relay
 
 import ringcast.actors as rt
 from ringcast.actors.root_node import RootNode
@@ -249,6 +249,23 @@ async def test_an_actor_that_does_not_stop_is_killed_at_the_deadline() -> None:
     assert time.monotonic() - began < 5
     with pytest.raises(rt.ActorDied, match="stopped"):
         await call
+
+
+@pytest.mark.parametrize("where", [rt.here, rt.process()], ids=["here", "process"])
+async def test_a_stop_ends_the_handler_that_runs_and_what_waits(where: rt.Where) -> None:
+    async with rt.System() as system:
+        chain = await system.spawn(rt.spec(Chain), where=where)
+        runs = asyncio.ensure_future(chain.stubborn(60))
+        beside = asyncio.ensure_future(chain.meet(60))
+        waits = asyncio.ensure_future(chain.get())
+        await asyncio.sleep(0.1)
+        await system.stop(chain, "closing time")
+        for ended in (runs, beside):
+            with pytest.raises(rt.CallCancelled, match="was cancelled there"):
+                await ended
+        for late in (waits, chain.get()):
+            with pytest.raises(rt.ActorDied, match="stopped: closing time"):
+                await late
 
 
 async def test_a_stopped_actor_says_so() -> None:

@@ -105,8 +105,7 @@ def test_on_abort_reaches_a_blocking_handler_when_its_actor_stops() -> None:
         call = asyncio.ensure_future(cruncher.patient(60))
         await asyncio.sleep(1)
         await system.stop(cruncher)
-        with pytest.raises(rt.ActorError):
-            await call
+        assert 1 <= await call < 2
 
     with testing.Simulation(1) as sim:
         sim.run(main)
