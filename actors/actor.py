@@ -177,8 +177,12 @@ def stream(
     ``window`` is how many items may be on their way or unread; up to ``batch`` of them travel in one message, without
     waiting for it to fill up (8 unless told, or the window if that is less).
     """
+    if function is not None and not callable(function):
+        raise TypeError(f"stream({function!r}): give window and batch by name, as in @rt.stream(window=64)")
     if batch is None:
         batch = min(8, window)
+    if type(window) is not int or type(batch) is not int:
+        raise TypeError(f"stream(window={window!r}, batch={batch!r}): give whole numbers")
     if not 1 <= batch <= window:
         raise ValueError(f"stream(window={window}, batch={batch}): need 1 <= batch <= window")
     if function is not None:
@@ -215,6 +219,8 @@ class Actor(_ActorBase):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name, member in vars(cls).items():
+            if isinstance(member, CallDescriptor) and inspect.isasyncgenfunction(member.function):
+                raise TypeError(f"{cls.__qualname__}.{name} yields: mark it with @rt.stream")
             if isinstance(member, CallDescriptor) and not inspect.iscoroutinefunction(member.function):
                 raise TypeError(
                     f"{cls.__qualname__}.{name} is a plain def on an async Actor: make it async def, "

@@ -168,6 +168,7 @@ class AsyncCell(Cell):
                     self._start(incoming, handler)
                 else:
                     await self._run_inline(incoming, handler.function)
+                del incoming, handler  # while it waits for the next one it holds none
             if not self.queue:
                 self._show_idle()
 

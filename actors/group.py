@@ -66,8 +66,8 @@ class Group(Generic[A]):
         With ``reply_from=rank`` only that member's future ends with a value. Until it has ended, another's ends if it
         fails; what comes of the others later is not told.
         """
+        calls = self._calls_for(msg)
         self._check_rank(reply_from)
-        calls = self._calls()
         futures = calls.futures(len(self._refs))
         calls.ask_group(futures, self._refs, msg.method, msg.args, msg.kwargs, reply_from)
         if reply_from is not None:  # the others may never be answered: they are not kept for ever
@@ -77,7 +77,7 @@ class Group(Generic[A]):
 
     def cast(self, msg: Msg[Any]) -> None:
         """Tell every member. `MailboxFull` or `ActorDied` if some member cannot take it (others may have it then)."""
-        calls = self._calls()
+        calls = self._calls_for(msg)
         calls.on_loop(lambda: calls.tell_group(self._refs, msg.method, msg.args, msg.kwargs))
 
     @overload
@@ -93,8 +93,8 @@ class Group(Generic[A]):
         `Ok` or `Err` for each. ``reply_from=rank`` returns that member's answer alone, as soon as it is there; a
         failure of any member before that is raised.
         """
+        calls = self._calls_for(msg)
         self._check_rank(reply_from)
-        calls = self._calls()
         gathering = _Gathering(calls, len(self._refs), partial, reply_from)
         calls.ask_group(gathering.places, self._refs, msg.method, msg.args, msg.kwargs, reply_from)
         await gathering.wait()
@@ -104,7 +104,9 @@ class Group(Generic[A]):
         if rank is not None and not 0 <= rank < len(self._refs):
             raise ValueError(f"reply_from={rank}: the group has ranks 0 to {len(self._refs) - 1}")
 
-    def _calls(self) -> Calls:
+    def _calls_for(self, msg: object) -> Calls:
+        if not isinstance(msg, Msg):
+            raise TypeError(f"a group is sent a call that is written down, Class.method.msg(...), not {msg!r}")
         node = self._refs[0]._sender if self._refs else None
         if not isinstance(node, Node):
             raise NotInSystem("a group without members, or of references bound to no system, cannot be asked")

@@ -53,6 +53,13 @@ class process:  # a value class with a verb's name: reads as where=rt.process()
     spare: bool = False
 
     def __post_init__(self) -> None:
+        for name, value in self.env.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TypeError(f"process(env={{{name!r}: {value!r}}}): give strings")
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(f"process(env={{{name!r}: {value!r}}}): no variable can be called so, or hold NUL")
+        if self.cpus is not None:
+            object.__setattr__(self, "cpus", frozenset(self.cpus))  # given as a list, perhaps
         if self.cpus is not None and not self.cpus & os.sched_getaffinity(0):
             usable = sorted(os.sched_getaffinity(0))
             raise ValueError(f"process(cpus={sorted(self.cpus)}): none of them is usable here, only {usable} are")

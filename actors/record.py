@@ -170,6 +170,7 @@ class Record:
                 await spare.wait_gone()
         finally:
             self.tell(Stopped())
+            self._ending = None  # the record is kept, for who asks what became of it
 
     async def stop_for_restart(self, reason: str, timeout_s: float) -> None:
         """Stop it in order, to be started again; its hand-off is kept."""

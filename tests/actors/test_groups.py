@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psutil
 import pytest
@@ -133,3 +134,13 @@ async def test_a_rank_that_is_not_there_is_refused(system: rt.System) -> None:
     group = await system.spawn_group([rt.spec(Member, rank) for rank in range(2)])
     with pytest.raises(ValueError, match=r"reply_from=2: the group has ranks 0 to 1"):
         await group.gather(Member.step.msg(1), reply_from=2)
+
+
+async def test_what_is_no_call_written_down_is_refused(system: rt.System) -> None:
+    group = await system.spawn_group([rt.spec(Member, 0)], where=rt.here)
+    wrong: Any = Member.step
+    for misuse in (group.ask, group.cast, group.gather):
+        with pytest.raises(TypeError, match=r"a call that is written down, Class\.method\.msg"):
+            ended = misuse(wrong)  # type: ignore[operator]
+            if asyncio.iscoroutine(ended):
+                await ended

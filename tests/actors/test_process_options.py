@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -116,3 +117,20 @@ def test_a_signal_stops_a_program_in_order_and_a_second_one_at_once(tmp_path: Pa
     program.send_signal(number)
     program.communicate(timeout=5)
     assert program.returncode == 128 + number
+
+
+@pytest.mark.parametrize(
+    ("env", "error"),
+    [
+        ({"A": 1}, TypeError),
+        ({1: "A"}, TypeError),
+        ({"": "A"}, ValueError),
+        ({"A=B": "C"}, ValueError),
+        ({"A": "\0"}, ValueError),
+    ],
+)
+def test_an_environment_that_cannot_be_is_refused(env: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"process\(env="):
+        rt.process(env=env)
+    cpus: Any = sorted(os.sched_getaffinity(0))
+    assert rt.process(cpus=cpus) == rt.process(cpus=frozenset(cpus))

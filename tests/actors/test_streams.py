@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from actor_zoo import BlockingStreams, Counter, Streams
@@ -147,3 +148,20 @@ class Reader(Counter):
     async def begin(self) -> int:
         self.items = self.producer.count.open(10_000)
         return await anext(await self.items.__aenter__())
+
+
+def test_what_makes_no_stream_is_refused() -> None:
+    make: Any = rt.stream
+    with pytest.raises(TypeError, match=r"stream\(5\): give window and batch by name"):
+        make(5)
+    for options in ({"window": 1.5}, {"window": True}, {"window": 8, "batch": 2.0}):
+        with pytest.raises(TypeError, match="give whole numbers"):
+            make(**options)
+    with pytest.raises(ValueError, match="need 1 <= batch <= window"):
+        make(window=2, batch=3)
+    with pytest.raises(TypeError, match=r"Wrong.numbers yields: mark it with @rt.stream"):
+
+        class Wrong(rt.Actor):
+            @rt.call
+            async def numbers(self) -> AsyncIterator[int]:  # type: ignore[misc]
+                yield 1
