@@ -9,6 +9,7 @@ with it. A process that was woken for one short call so needs no further turn of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
@@ -143,6 +144,7 @@ class AsyncCell(Cell):
         while True:
             cancelled = None
             while not self.queue and self._begun is None:
+                cancelled = None
                 self._arrived = loop.create_future()
                 try:
                     await self._arrived
@@ -238,10 +240,10 @@ class AsyncCell(Cell):
             value = await begun.rest(cancelled)
         except BaseException as error:
             self._ended_by(begun.incoming, error)
-            self._left(error)
+            await self._settle(error)
         else:
             self._succeeded(begun.incoming, value)
-            self._left(None)
+            await self._settle(None)
 
     async def _run_inline(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         task = self._task
@@ -254,13 +256,13 @@ class AsyncCell(Cell):
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
         except BaseException as error:
             self._ended_by(incoming, error)
-            self._left(error)
+            await self._settle(error)
         else:
             self._succeeded(incoming, value)
             if self._timer is None and not self._stopping and not task.cancelling():
                 self._current = None  # as `_left` would find, at a third of the cost
             else:
-                self._left(None)
+                await self._settle(None)
 
     def _enter(self, incoming: Incoming) -> None:
         self._current = incoming
@@ -275,6 +277,16 @@ class AsyncCell(Cell):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def _settle(self, error: BaseException | None) -> None:
+        """`_left`, after a cancellation that the handler asked for and did not wait for: Python keeps it for the task's
+        next await, which would be another handler's.
+        """
+        task = self._task
+        if task is not None and task.cancelling() and not isinstance(error, asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        self._left(error)
 
     def _left(self, error: BaseException | None) -> None:
         """A handler that had a turn of the task has ended. Its cancellation is not the task's; but a stop is, perhaps

@@ -419,3 +419,47 @@ async def test_a_turn_that_fails_does_not_make_the_process_deaf(monkeypatch: pyt
         async with asyncio.timeout(10):
             assert await counter.add(1) == 2
         assert heard == ["planted"]
+
+
+class CancelsItself(rt.Actor):
+    """Its handlers cancel their task and do not wait."""
+
+    @rt.call
+    async def at_once(self) -> str:
+        self._cancel()
+        return "done"
+
+    @rt.call
+    async def later(self) -> str:
+        await asyncio.sleep(0.001)
+        self._cancel()
+        return "done"
+
+    @rt.call
+    async def fails(self) -> str:
+        self._cancel()
+        raise KeyError
+
+    @rt.call
+    async def wait(self) -> str:
+        await asyncio.sleep(0.01)
+        return "waited"
+
+    def _cancel(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+
+@pytest.mark.parametrize("where", [rt.here, rt.process()], ids=["here", "process"])
+async def test_a_handlers_own_cancellation_hits_no_other_handler(where: rt.Where) -> None:
+    async with rt.System() as system:
+        actor = await system.spawn(rt.spec(CancelsItself), where=where)
+        for method in (actor.at_once, actor.later):
+            assert (await method(), await actor.wait()) == ("done", "waited")
+            together = [actor.wait(), method(), actor.wait(), actor.wait(), method(), method(), actor.wait()]
+            assert await asyncio.gather(*together) == ["waited", "done", "waited", "waited", "done", "done", "waited"]
+        for _ in range(2):
+            with pytest.raises(rt.RemoteError, match="KeyError"):
+                await actor.fails()
+            assert await actor.wait() == "waited"
