@@ -41,11 +41,11 @@ class Incoming:
     def is_stream(self) -> bool: ...
     @property
     def quiet(self) -> bool: ...
-    arrived_at: float  # monotonic seconds, set by the mailbox; 0 if it never waited in one
+    arrived_at: float  # monotonic seconds, set by the mailbox
     began_at: float
 
 class MeterCore:
-    """What one mailbox counts. Times are monotonic seconds. A message that is taken makes the peak 1 at least."""
+    """What one mailbox counts. Times are monotonic seconds."""
 
     peak_depth: int
     failed: int

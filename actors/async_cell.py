@@ -105,20 +105,14 @@ class AsyncCell(Cell):
         super().put(incoming)
 
     def put_and_run(self, incoming: Incoming) -> bool:
-        # Who was just woken has cold caches: what lies on this way costs several times its usual. So it skips the
-        # queue; `_run_at_once` repeats what `_enqueue`, `_take`, `_succeeded` and `_leave` do: change them together.
         arrived = self._arrived
         handler = self._handlers.get(incoming.method)
         begins_at_once = handler is not None and handler.begins_at_once and not incoming.is_stream
         if not begins_at_once or self.queue or arrived is None or arrived.done():
             self.put(incoming)
             return False
-        context = incoming.context
-        if context is not EMPTY and (self.actor_id in context.chain or context.is_retry or context.expired()):
-            self.put(incoming)  # it may have to be refused
-            return False
-        assert handler is not None
-        return self._run_at_once(incoming, handler, arrived)
+        handler = self._admit_at_once(incoming)
+        return handler is None or self._run_at_once(incoming, handler, arrived)
 
     def cancel(self, origin: Origin, call_id: int) -> None:
         current = self._current
@@ -144,7 +138,6 @@ class AsyncCell(Cell):
         while True:
             cancelled = None
             while not self.queue and self._begun is None:
-                cancelled = None
                 self._arrived = loop.create_future()
                 try:
                     await self._arrived
@@ -158,7 +151,7 @@ class AsyncCell(Cell):
                         self._left(ended.error)
                     elif self._stopping or self._task is None or self._task.cancelling():
                         raise cancelled
-                    # else a handler has cancelled the task and ended all the same: this is what Python kept of it
+                    cancelled = None  # a handler has cancelled the task and ended all the same: Python kept it
             if self._begun is not None:
                 begun, self._begun = self._begun, None
                 await self._go_on(begun, cancelled)
@@ -188,14 +181,18 @@ class AsyncCell(Cell):
             self._cancelled_by = by
             self._task.cancel()
 
+    def _admit_at_once(self, incoming: Incoming) -> Handler | None:
+        """The handler of a message that does not wait in the mailbox; see `_take`."""
+        if not self._enqueue(incoming):
+            return None
+        self.queue.pop()
+        return self._admit(incoming)
+
     def _run_at_once(self, incoming: Incoming, handler: Handler, arrived: asyncio.Future[None]) -> bool:
         """Run its handler as far as it goes without waiting; whether that was all."""
         task, context, panel = self._task, self._context, self._panel
         assert task is not None and context is not None
         loop = arrived.get_loop()
-        incoming.began_at = now = time.monotonic()
-        self.meter.took(now, now)
-        incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
         if panel is not None:
             panel.advance(handler.number)
         if incoming.context is not EMPTY or context.get(CURRENT) is not self._plain_context:
@@ -208,9 +205,7 @@ class AsyncCell(Cell):
                 running = handler.function(self.actor, *incoming.args, **incoming.kwargs)
                 awaited = context.run(running.send, None)
             except StopIteration as end:
-                self.meter.handled_since(time.monotonic(), incoming.began_at)
-                if incoming.call_id is not None and not incoming.quiet:
-                    incoming.origin.reply(self.name, incoming.call_id, end.value)
+                self._succeeded(incoming, end.value)
             except BaseException as error:
                 failure = error
                 context.run(self._ended_by, incoming, error)
@@ -225,14 +220,11 @@ class AsyncCell(Cell):
         finally:
             asyncio._leave_task(loop, task)
             if self._begun is None:
-                self._current = None
-                if self._timer is not None:
-                    self._leave()
+                self._leave()
         if arrived.cancelled():
             self._ended_cancelled = Ended(failure)
-        if panel is not None and not self.queue:
-            panel.advance(0)
-            self._show_figures(panel, incoming.began_at)
+        if not self.queue:
+            self._show_idle()
         return not arrived.done()
 
     async def _go_on(self, begun: Begun, cancelled: asyncio.CancelledError | None) -> None:
@@ -311,10 +303,7 @@ class AsyncCell(Cell):
 
     def _begin_beside(self, incoming: Incoming) -> None:
         """Begin at once what runs beside the handlers: one of them may wait for it, and with it all in the mailbox."""
-        if not self._enqueue(incoming):
-            return
-        self.queue.pop()
-        handler = self._admit(incoming)
+        handler = self._admit_at_once(incoming)
         if handler is not None:
             assert self._context is not None
             self._context.copy().run(self._start, incoming, handler)

@@ -49,7 +49,7 @@ class AsyncNode(Node):
     def start(self) -> None:
         """Begin to receive."""
         self._running = True
-        self.loop.add_reader(self.bell.fileno(), self._turn, True)
+        self.loop.add_reader(self.bell.fileno(), self._on_bell)
         self._schedule_look()
 
     def stop(self) -> None:
@@ -182,6 +182,12 @@ class AsyncNode(Node):
             self._watched_for_writing.discard(peer.link.fileno())
             self.loop.remove_writer(peer.link.fileno())
 
+    def _on_bell(self) -> None:
+        self.bell.disarm()
+        self._armed = False
+        if not self._turn_scheduled:
+            self._turn()
+
     def _schedule_turn(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
@@ -192,16 +198,8 @@ class AsyncNode(Node):
         self._armed = False
         self._schedule_turn()
 
-    def _turn(self, has_rung: bool = False) -> None:
-        """One turn's work; another one follows if there may be more to do, else the bell is armed.
-
-        ``has_rung``: the loop has seen the bell, and it is not a turn that was scheduled.
-        """
-        if has_rung:
-            self.bell.disarm()
-            self._armed = False
-            if self._turn_scheduled:
-                return
+    def _turn(self) -> None:
+        """One turn's work; another one follows if there may be more to do, else the bell is armed."""
         goes_on = False
         self._turn_scheduled = True  # what is sent meanwhile needs no turn of its own
         try:

@@ -38,18 +38,17 @@ from .calls import Calls
 from .cell import Cell
 from .consumer import StreamReader
 from .delivery import Delivery
-from .errors import ActorDied, Cause
+from .errors import Cause
 from .origin import LocalOrigin, RemoteOrigin
 from .peer import Peer
 from .ref import REF_TAG, Ref, pack_ref, unpack_ref
 from .route import Local, Route, RouteState
-from .wire import Envelope, FrameKind
+from .wire import Envelope, FailureKind, FrameKind
 
 log = logging.getLogger("ringcast.actors")
 
 POLL_BATCH: Final = 128
 FLUSH_EVERY: Final = 32  # messages: a receiver that sleeps shall not wait for the end of a long burst
-STOPPED: Final = "it was stopped"
 SPIN_S: Final = 50e-6  # how long to poll for more before sleeping, while messages come that close together
 
 
@@ -188,17 +187,17 @@ class Node(ABC):
             is_stream = kind == Envelope.OPEN
             cell = self.cells.get(route.actor_id)
             if cell is None:
-                self._fail_stopped(route, call_id)
+                self._refuse(route, call_id)
                 return
             route.outstanding_bytes += size_bytes
             cell.put(Incoming(call_id, method, args, kwargs, self.local_origin, size_bytes, context, is_stream))
 
-    def _fail_stopped(self, route: Route, call_id: int | None) -> None:
+    def _refuse(self, route: Route, call_id: int | None) -> None:
         """An actor here has ended, and the way to it is about to be taken down."""
         if call_id is None:
             self.counters.dropped_casts += 1
         else:
-            self.current_loop().call_soon(self.calls.finish, call_id, None, ActorDied(route.name, Cause(STOPPED)))
+            self.local_origin.fail(route.name, call_id, FailureKind.GONE, None, "it was stopped", "")
 
     def send_cancel(self, route: Route, call_id: int) -> None:
         """Tell an actor's cell that a call or stream of ours is given up."""
@@ -279,7 +278,7 @@ class Node(ABC):
         self.unwatch_link(peer)
         self._read_frames(peer)
         if peer.inbox is not None:
-            while self._handle_all(peer, peer.inbox.poll(POLL_BATCH)):
+            while self._handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
                 pass
         self.outbox.evict(peer.reader_slot)
         for route in [r for r in self.routes.values() if r.slot == slot]:
@@ -375,26 +374,22 @@ class Node(ABC):
     def poll_once(self) -> int:
         """Handle a batch from every inbox; the number of messages handled."""
         handled = 0
-        delivery = self.delivery
         for peer, inbox in self._inboxes:
             messages = inbox.poll(POLL_BATCH)
-            if messages:
-                delivery.is_alone = len(messages) == 1
-                for _, payload in messages:
-                    delivery.handle(peer, payload)
-                handled += len(messages)
+            handled += self._handle_all(peer, messages, len(messages) == 1)
             if inbox.reader.blocked:
                 self.read_link(peer)
-                handled += self._handle_all(peer, inbox.poll(POLL_BATCH))
+                handled += self._handle_all(peer, inbox.poll(POLL_BATCH), False)
         if self._backlog:
             self.flush()
         return handled
 
-    def _handle_all(self, peer: Peer, messages: list[Message]) -> int:
+    def _handle_all(self, peer: Peer, messages: list[Message], is_alone: bool) -> int:
         """Handle what came from the peer; how many that were."""
-        self.delivery.is_alone = False
+        self.delivery.is_alone = is_alone
+        handle = self.delivery.handle
         for _, payload in messages:
-            self.delivery.handle(peer, payload)
+            handle(peer, payload)
         return len(messages)
 
     def read_link(self, peer: Peer) -> None:

@@ -60,9 +60,11 @@ class process:  # a value class with a verb's name: reads as where=rt.process()
                 raise ValueError(f"process(env={{{name!r}: {value!r}}}): no variable can be called so, or hold NUL")
         if self.cpus is not None:
             object.__setattr__(self, "cpus", frozenset(self.cpus))  # given as a list, perhaps
-        if self.cpus is not None and not self.cpus & os.sched_getaffinity(0):
-            usable = sorted(os.sched_getaffinity(0))
-            raise ValueError(f"process(cpus={sorted(self.cpus)}): none of them is usable here, only {usable} are")
+            usable = os.sched_getaffinity(0)
+            if not self.cpus & usable:
+                raise ValueError(
+                    f"process(cpus={sorted(self.cpus)}): none of them is usable here, only {sorted(usable)} are"
+                )
 
 
 Where = Here | process

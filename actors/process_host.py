@@ -54,8 +54,7 @@ class ProcessHost:
         self._phase = "start"
         self._traceback = ""
         self._stopping = False
-        self._stop_reason = ""
-        self._kill_reason = ""
+        self._end_reason = ""  # that we had
         self._phase_timer: asyncio.TimerHandle | None = None
         self._abort_fd = -1
         self._handoff: object = None
@@ -188,7 +187,7 @@ class ProcessHost:
 
     async def stop(self, reason: str, timeout_s: float) -> object:
         self._stopping = True
-        self._stop_reason = f"it was stopped: {reason}"
+        self._end_reason = self._end_reason or f"it was stopped: {reason}"
         peer = self._root.peers.get(self.slot)
         if peer is not None and not self._gone.is_set():
             self._root.send_frame(peer, FrameKind.STOP, reason)
@@ -204,7 +203,7 @@ class ProcessHost:
     def kill(self, reason: str) -> None:
         """End it at once; ``reason`` becomes part of its cause of death."""
         assert self._process is not None
-        self._kill_reason = reason
+        self._end_reason = reason
         self._process.signal(signal.SIGKILL)
 
     def busy_since(self, progress: int) -> str | None:
@@ -252,8 +251,8 @@ class ProcessHost:
             root.read_link(peer)  # its last words
         _, number = root.board.progress(self.slot)  # of the handler that ran, 0 for none
         summary = process.describe_exit()
-        if self._kill_reason or self._stop_reason:
-            summary = f"{self._kill_reason or self._stop_reason} ({summary})"
+        if self._end_reason:
+            summary = f"{self._end_reason} ({summary})"
         cause = Cause(
             summary=summary,
             exit_code=process.exit_code,

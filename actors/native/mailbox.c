@@ -162,8 +162,6 @@ static PyObject *meter_took(MeterObject *self, PyObject *const *args, Py_ssize_t
     self->taken_at = now;
     self->queue_time_s += waited_s;
     self->queue_histogram[bucket_of(waited_s)]++;
-    if (self->peak_depth < 1)
-        self->peak_depth = 1; /* what is handled at once never waits, and what waits is counted alike */
     Py_RETURN_NONE;
 }
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._native import Incoming
-from ..async_cell import AsyncCell
 from ..async_node import AsyncNode
 from ..blocking_cell import BlockingCell
 from ..blocking_node import BlockingNode
@@ -328,16 +327,8 @@ class Observer:
             if not self.process.has_ended:  # the board keeps what it was in when it died
                 original(*args)
 
-        def run_at_once(original: Callable[..., bool], incoming: Incoming, *rest: Any) -> bool:
-            ledger.put(mailbox, incoming, cell.capacity_bytes)
-            world.note(self.process, f"handles {cell.name}.{incoming.method}")
-            ledger.handled(mailbox, incoming)
-            return original(incoming, *rest)
-
         if cell._panel is not None:
             cell._panel = Panel(*(functools.partial(show, write) for write in cell._panel))
-        if isinstance(cell, AsyncCell):
-            wrap(cell, "_run_at_once", run_at_once)
         wrap(cell, "_enqueue", enqueue)
         wrap(cell, "_admit", admit)
         wrap(cell, "_drop_queued", drop)

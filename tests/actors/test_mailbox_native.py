@@ -75,7 +75,7 @@ def test_figures_are_counted_as_told(times: list[float]) -> None:
         buckets[min(int(seconds * 1e6).bit_length(), BUCKETS - 1)] += 1
     assert meter.queue_histogram == meter.handling_histogram == buckets
     assert meter.queue_time_s == meter.handling_time_s == total_s
-    assert (meter.handled, meter.peak_depth, meter.taken_at) == (len(times), bool(times), times[-1] if times else 0.0)
+    assert (meter.handled, meter.peak_depth, meter.taken_at) == (len(times), 0, times[-1] if times else 0.0)
 
 
 def test_times_are_never_negative_and_must_be_numbers() -> None:

@@ -63,9 +63,7 @@ def test_the_scenarios_are_right_when_nothing_is_planted() -> None:
 
 
 def test_a_reader_that_does_not_look_again_after_arming_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def turn(self: AsyncNode, has_rung: bool = False) -> None:
-        if has_rung:
-            self.bell.disarm()
+    def turn(self: AsyncNode) -> None:
         self._turn_scheduled = False
         if not self._running:
             return
