@@ -1,9 +1,21 @@
-"""Types of the actors' native core: see native/mailbox.c."""
+"""Types of the actors' native core: the way of a message through a mailbox. See native/actors.h."""
 
-from typing import Any, Final, final
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final, Self, final
 
+from ringcast.channels import Message
+
+from .actor import Actor, BlockingActor
+from .async_cell import Begun
 from .call_context import CallContext
+from .cell import Handler, Panel
+from .mailbox_meter import MailboxMeter
+from .node import Node
 from .origin import Origin
+from .peer import Peer
 
 BUCKETS: Final[int]
 
@@ -64,3 +76,90 @@ class MeterCore:
     def handling_histogram(self) -> list[int]: ...
     def took(self, now: float, arrived_at: float, /) -> None: ...
     def handled_since(self, now: float, began_at: float, /) -> None: ...
+
+class CellCore:
+    """A mailbox from a message's arrival to its handler, and the end of a handler that succeeded."""
+
+    def __init__(
+        self,
+        actor: Actor | BlockingActor,
+        actor_id: int,
+        name: str,
+        capacity_bytes: int,
+        queue: deque[Incoming],
+        meter: MailboxMeter,
+        handlers: dict[str, Handler],
+        plain_context: CallContext,
+        panel: Panel | None,
+        /,
+    ) -> None: ...
+    @property
+    def actor(self) -> Any: ...
+    @property
+    def actor_id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def capacity_bytes(self) -> int: ...
+    @property
+    def queue(self) -> deque[Incoming]: ...
+    @property
+    def meter(self) -> MailboxMeter: ...
+    @property
+    def _handlers(self) -> dict[str, Handler]: ...
+    @property
+    def _plain_context(self) -> CallContext: ...
+    _panel: Panel | None
+    _current: Incoming | None  # whose handler runs, or waits
+    _arrived: asyncio.Future[None] | None  # of who waits for the next message
+    _timer: asyncio.TimerHandle | None  # the deadline of the handler
+    _task: asyncio.Task[None] | None  # that serves the mailbox
+    _context: Context | None  # of that task
+    _begun: Begun | None  # a handler that began before that task had a turn, and waits
+    _stopping: bool
+
+    def put(self, incoming: Incoming, /) -> None:
+        """Add a message to the mailbox."""
+    def put_and_run(self, incoming: Incoming, /) -> bool:
+        """The same from a callback of the actor's loop, where an idle actor may handle it at once: True if it has."""
+    def _enqueue(self, incoming: Incoming, /) -> bool:
+        """False: it was answered and is no message."""
+    def _take(self) -> tuple[Incoming, Handler | None]:
+        """The next message and its handler; None if it is not to be handled (the caller has been told)."""
+    def _admit(self, incoming: Incoming, /) -> Handler | None:
+        """The handler of a message that has left the mailbox; see `_take`."""
+    def _admit_at_once(self, incoming: Incoming, /) -> Handler | None:
+        """The handler of one that does not wait in it; see `_take`."""
+    def _succeeded(self, incoming: Incoming, value: Any, /) -> None:
+        """A handler has returned."""
+    def _show_idle(self) -> None:
+        """No handler runs, and no message waits."""
+
+class RemoteOriginCore:
+    """The way back to a caller in another process."""
+
+    def __new__(cls, node: Node, peer: Peer, encode: Callable[[object], bytes]) -> Self: ...
+    @property
+    def _node(self) -> Node: ...
+    @property
+    def _peer(self) -> Peer: ...
+    def reply(self, name: str, call_id: int, value: Any, /) -> None:
+        """End the call, or the stream, with a value."""
+    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int, /) -> None:
+        """A message of that size left the mailbox: credit is returned in quarters of its capacity."""
+
+class DeliveryCore:
+    """An envelope from a ring to the mailbox or to the call that it is meant for."""
+
+    def __new__(cls, node: Node, decode: Callable[[Any], Any]) -> Self: ...
+    @property
+    def _node(self) -> Node: ...
+    has_settled: bool  # the message that was handled is over: the loop needs no turn for it
+
+    def handle(self, peer: Peer, data: bytes | memoryview, /) -> None:
+        """Act on one message that came from the peer."""
+    def handle_all(self, peer: Peer, messages: list[Message], is_alone: bool, /) -> int:
+        """The same for what a ring's reader returned; how many that were.
+
+        ``is_alone``: there is none behind it that might cancel it.
+        """

@@ -2,8 +2,8 @@
 
 A handler runs inside the serving task (a task each would double the cost of a call); so its cancellation is told
 apart from the cell's own by `_cancelled_by`. A handler of an idle actor begins even before that task has a turn, in the
-callback that brought its message, in the task's context and as the current task; if it has to wait, the task goes on
-with it. A process that was woken for one short call so needs no further turn of its loop.
+callback that brought its message, in the task's context and as the current task (native/cell.c: `put_and_run`); if it
+has to wait, the task goes on with it. A process that was woken for one short call so needs no further turn of its loop.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import contextlib
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from typing import Any
 
 from . import call_context
 from ._native import Incoming
 from .actor import Actor, Descriptor, StreamDescriptor
-from .call_context import CURRENT, EMPTY, beside_handlers
+from .call_context import EMPTY, beside_handlers
 from .cell import Cell, Handler, Panel
 from .origin import Origin
 from .producer import StreamProducer
@@ -73,13 +73,7 @@ class AsyncCell(Cell):
 
     def __init__(self, actor: Actor, actor_id: int, name: str, panel: Panel | None) -> None:
         super().__init__(actor, actor_id, name, panel)
-        self._current: Incoming | None = None
-        self._timer: asyncio.TimerHandle | None = None  # its deadline
         self._cancelled_by: str | None = None
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-        self._context: Context | None = None  # of that task
-        self._begun: Begun | None = None
         self._ended_cancelled: Ended | None = None
         self._beside: dict[tuple[Origin, int | None], asyncio.Task[None]] = {}
         self._streams: dict[tuple[Origin, int], StreamProducer] = {}
@@ -95,24 +89,6 @@ class AsyncCell(Cell):
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
-
-    def put(self, incoming: Incoming) -> None:
-        if (self._current is not None or self.queue) and self._context is not None and not self._stopping:
-            handler = self._handlers.get(incoming.method)
-            if handler is not None and (handler.is_concurrent or handler.is_stream):
-                self._begin_beside(incoming)
-                return
-        super().put(incoming)
-
-    def put_and_run(self, incoming: Incoming) -> bool:
-        arrived = self._arrived
-        handler = self._handlers.get(incoming.method)
-        begins_at_once = handler is not None and handler.begins_at_once and not incoming.is_stream
-        if not begins_at_once or self.queue or arrived is None or arrived.done():
-            self.put(incoming)
-            return False
-        handler = self._admit_at_once(incoming)
-        return handler is None or self._run_at_once(incoming, handler, arrived)
 
     def cancel(self, origin: Origin, call_id: int) -> None:
         current = self._current
@@ -181,51 +157,16 @@ class AsyncCell(Cell):
             self._cancelled_by = by
             self._task.cancel()
 
-    def _admit_at_once(self, incoming: Incoming) -> Handler | None:
-        """The handler of a message that does not wait in the mailbox; see `_take`."""
-        if not self._enqueue(incoming):
-            return None
-        self.queue.pop()
-        return self._admit(incoming)
+    def _waits(self, incoming: Incoming, handler: Coroutine[Any, Any, Any], awaited: Any) -> None:
+        """A handler that began at once waits: the task goes on with it."""
+        self._begun = Begun(incoming, handler, awaited)
+        arrived = self._arrived
+        if arrived is not None and not arrived.done():  # else the handler has cancelled its task
+            arrived.set_result(None)
 
-    def _run_at_once(self, incoming: Incoming, handler: Handler, arrived: asyncio.Future[None]) -> bool:
-        """Run its handler as far as it goes without waiting; whether that was all."""
-        task, context, panel = self._task, self._context, self._panel
-        assert task is not None and context is not None
-        loop = arrived.get_loop()
-        if panel is not None:
-            panel.advance(handler.number)
-        if incoming.context is not EMPTY or context.get(CURRENT) is not self._plain_context:
-            context.run(self._enter, incoming)
-        self._current = incoming
-        asyncio._enter_task(loop, task)  # the loop runs none: we are in a callback
-        failure: BaseException | None = None
-        try:
-            try:
-                running = handler.function(self.actor, *incoming.args, **incoming.kwargs)
-                awaited = context.run(running.send, None)
-            except StopIteration as end:
-                self._succeeded(incoming, end.value)
-            except BaseException as error:
-                failure = error
-                context.run(self._ended_by, incoming, error)
-            else:
-                self._begun = Begun(incoming, running, awaited)
-                if not arrived.done():  # else the handler has cancelled its task
-                    arrived.set_result(None)
-                return False
-        except Exception as error:  # not even the failure could be told: the task's end, as if it had run the handler
-            if not arrived.done():
-                arrived.set_exception(error)
-        finally:
-            asyncio._leave_task(loop, task)
-            if self._begun is None:
-                self._leave()
-        if arrived.cancelled():
-            self._ended_cancelled = Ended(failure)
-        if not self.queue:
-            self._show_idle()
-        return not arrived.done()
+    def _was_cancelled(self, error: BaseException | None) -> None:
+        """A handler that began at once is over, by ``error`` or well, and has cancelled the task."""
+        self._ended_cancelled = Ended(error)
 
     async def _go_on(self, begun: Begun, cancelled: asyncio.CancelledError | None) -> None:
         try:

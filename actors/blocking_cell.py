@@ -21,7 +21,6 @@ class BlockingCell(Cell):
 
     def __init__(self, actor: BlockingActor, actor_id: int, name: str, panel: Panel | None) -> None:
         super().__init__(actor, actor_id, name, panel)
-        self._current: Incoming | None = None
         self._cancelled = False
         self._streams: dict[tuple[Origin, int], tuple[Incoming, BlockingProducer]] = {}
         self._to_close: list[BlockingProducer] = []  # given up: closed by the actor's own thread
@@ -135,7 +134,6 @@ class ThreadCell(BlockingCell):
         super().__init__(actor, actor_id, name, panel)
         self._loop = loop
         self._changed = platform.current().condition()
-        self._stopping = False
         self._wanted = False  # something happened since the thread last looked
 
     def put(self, incoming: Incoming) -> None:

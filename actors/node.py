@@ -25,7 +25,6 @@ from ringcast.channels import (
     Frame,
     Inbox,
     Link,
-    Message,
     Outbox,
     RingReader,
     RingWriter,
@@ -278,7 +277,7 @@ class Node(ABC):
         self.unwatch_link(peer)
         self._read_frames(peer)
         if peer.inbox is not None:
-            while self._handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
+            while self.delivery.handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
                 pass
         self.outbox.evict(peer.reader_slot)
         for route in [r for r in self.routes.values() if r.slot == slot]:
@@ -374,23 +373,17 @@ class Node(ABC):
     def poll_once(self) -> int:
         """Handle a batch from every inbox; the number of messages handled."""
         handled = 0
+        handle_all = self.delivery.handle_all
         for peer, inbox in self._inboxes:
             messages = inbox.poll(POLL_BATCH)
-            handled += self._handle_all(peer, messages, len(messages) == 1)
+            if messages:
+                handled += handle_all(peer, messages, len(messages) == 1)
             if inbox.reader.blocked:
                 self.read_link(peer)
-                handled += self._handle_all(peer, inbox.poll(POLL_BATCH), False)
+                handled += handle_all(peer, inbox.poll(POLL_BATCH), False)
         if self._backlog:
             self.flush()
         return handled
-
-    def _handle_all(self, peer: Peer, messages: list[Message], is_alone: bool) -> int:
-        """Handle what came from the peer; how many that were."""
-        self.delivery.is_alone = is_alone
-        handle = self.delivery.handle
-        for _, payload in messages:
-            handle(peer, payload)
-        return len(messages)
 
     def read_link(self, peer: Peer) -> None:
         """Handle the frames that the peer sent."""

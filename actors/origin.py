@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringcast.channels import EncodeError, SegmentError
 
+from ._native import RemoteOriginCore
 from .errors import ActorDied, ActorError, CallCancelled, CallCycle, Cause, DeadlineExceeded, RemoteError
 from .wire import Envelope, FailureKind
 
 if TYPE_CHECKING:
     from .node import Node
     from .peer import Peer
-
-
-REPLY: Final = int(Envelope.REPLY)  # on the way of every call
 
 
 class Origin(Protocol):
@@ -36,19 +34,14 @@ class Origin(Protocol):
         """A message of that size left the mailbox."""
 
 
-class RemoteOrigin:
+class RemoteOrigin(RemoteOriginCore):
     """A caller in another process. What is sent to one that has died meanwhile goes nowhere."""
 
-    def __init__(self, node: Node, peer: Peer) -> None:
-        self._node = node
-        self._peer = peer
-        self._taken: dict[int, int] = {}  # actor id -> bytes not yet returned as credit
+    def __new__(cls, node: Node, peer: Peer) -> RemoteOrigin:
+        return super().__new__(cls, node, peer, node.codec.encode)
 
-    def reply(self, name: str, call_id: int, value: Any) -> None:
-        try:
-            self._send(self._node.codec.encode((REPLY, call_id, value)))
-        except (EncodeError, SegmentError) as error:
-            self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
+    def _cannot_travel(self, name: str, call_id: int, error: EncodeError | SegmentError) -> None:
+        self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
         self._send(self._node.codec.encode((Envelope.ITEMS, call_id, items, window)))
@@ -59,13 +52,6 @@ class RemoteOrigin:
         type_name = type(error).__name__ if error is not None else ""
         text, trace = (s.encode("utf-8", "backslashreplace").decode() for s in (text, trace))
         self._send(self._node.codec.encode((Envelope.FAILURE, call_id, kind, name, type_name, text, trace)))
-
-    def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
-        taken = self._taken.get(actor_id, 0) + size_bytes
-        if taken >= capacity_bytes // 4:
-            self._send(self._node.codec.encode((Envelope.CREDIT, actor_id, taken)))
-            taken = 0
-        self._taken[actor_id] = taken
 
     def _send(self, data: bytes) -> None:
         if self._node.peers.get(self._peer.slot) is self._peer:

@@ -1,47 +1,32 @@
-/* What every message in a mailbox needs: the message itself, and the mailbox's figures. In C, because a message needs
- * three of these steps, and each takes a third of a microsecond in Python. It reads no clock: times are the caller's,
- * which may be virtual. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-
-#include <stdint.h>
+/* What every message in a mailbox needs: the message itself, and the mailbox's figures. Times are the caller's. */
+#include "actors.h"
 
 /* ---- Incoming ---- */
 
-enum { CALL_ID, METHOD, ARGS, KWARGS, ORIGIN, CONTEXT, NUM_OBJECTS };
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *objects[NUM_OBJECTS];
-    Py_ssize_t size_bytes;
-    double arrived_at, began_at;
-    char is_stream, quiet;
-} IncomingObject;
-
-static PyObject *incoming_make(PyTypeObject *type, PyObject *const *given, Py_ssize_t count)
+PyObject *incoming_make(PyTypeObject *type, PyObject *const *objects, Py_ssize_t size_bytes, bool is_stream, bool quiet)
 {
-    if (count < 7 || count > 9) {
-        PyErr_Format(PyExc_TypeError, "Incoming takes 7 to 9 arguments, all by position, not %zd", count);
+    IncomingObject *self = (IncomingObject *)type->tp_alloc(type, 0);
+    if (!self)
         return NULL;
-    }
+    for (int i = 0; i < NUM_OBJECTS; i++)
+        self->objects[i] = Py_NewRef(objects[i]);
+    self->size_bytes = size_bytes;
+    self->is_stream = is_stream;
+    self->quiet = quiet;
+    return (PyObject *)self;
+}
+
+static PyObject *make_from_arguments(PyTypeObject *type, PyObject *const *given, Py_ssize_t count)
+{
+    if (count < 7 || count > 9)
+        return PyErr_Format(PyExc_TypeError, "Incoming takes 7 to 9 arguments, all by position, not %zd", count);
+    PyObject *objects[NUM_OBJECTS] = {given[0], given[1], given[2], given[3], given[4], given[6]};
     Py_ssize_t size_bytes = PyLong_AsSsize_t(given[5]);
     if (size_bytes == -1 && PyErr_Occurred())
         return NULL;
     int is_stream = count > 7 ? PyObject_IsTrue(given[7]) : 0;
     int quiet = is_stream >= 0 && count > 8 ? PyObject_IsTrue(given[8]) : 0;
-    if (is_stream < 0 || quiet < 0)
-        return NULL;
-    IncomingObject *self = (IncomingObject *)type->tp_alloc(type, 0);
-    if (!self)
-        return NULL;
-    for (int i = CALL_ID; i <= ORIGIN; i++)
-        self->objects[i] = Py_NewRef(given[i]);
-    self->objects[CONTEXT] = Py_NewRef(given[6]);
-    self->size_bytes = size_bytes;
-    self->is_stream = (char)is_stream;
-    self->quiet = (char)quiet;
-    return (PyObject *)self;
+    return is_stream < 0 || quiet < 0 ? NULL : incoming_make(type, objects, size_bytes, is_stream, quiet);
 }
 
 static PyObject *incoming_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -50,16 +35,16 @@ static PyObject *incoming_new(PyTypeObject *type, PyObject *args, PyObject *keyw
         PyErr_SetString(PyExc_TypeError, "Incoming takes its arguments by position");
         return NULL;
     }
-    return incoming_make(type, &PyTuple_GET_ITEM(args, 0), PyTuple_GET_SIZE(args));
+    return make_from_arguments(type, &PyTuple_GET_ITEM(args, 0), PyTuple_GET_SIZE(args));
 }
 
-static PyObject *incoming_call(PyObject *type, PyObject *const *args, size_t flags, PyObject *names)
+PyObject *incoming_call(PyObject *type, PyObject *const *args, size_t flags, PyObject *names)
 {
     if (names && PyTuple_GET_SIZE(names)) {
         PyErr_SetString(PyExc_TypeError, "Incoming takes its arguments by position");
         return NULL;
     }
-    return incoming_make((PyTypeObject *)type, args, PyVectorcall_NARGS(flags));
+    return make_from_arguments((PyTypeObject *)type, args, PyVectorcall_NARGS(flags));
 }
 
 static int incoming_traverse(IncomingObject *self, visitproc visit, void *arg)
@@ -114,20 +99,10 @@ static PyType_Slot incoming_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec incoming_spec = {"ringcast.actors._native.Incoming", sizeof(IncomingObject), 0,
+PyType_Spec incoming_spec = {"ringcast.actors._native.Incoming", sizeof(IncomingObject), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, incoming_slots};
 
 /* ---- MeterCore ---- */
-
-enum { BUCKETS = 48 }; /* bucket b counts times below 2**b microseconds, and at or above half of that */
-
-typedef struct {
-    PyObject_HEAD
-    Py_ssize_t peak_depth;
-    unsigned long long handled, failed, expired;
-    double taken_at, queue_time_s, handling_time_s;
-    uint64_t queue_histogram[BUCKETS], handling_histogram[BUCKETS];
-} MeterObject;
 
 static int bucket_of(double seconds)
 {
@@ -138,42 +113,46 @@ static int bucket_of(double seconds)
     return bits < BUCKETS ? bits : BUCKETS - 1;
 }
 
-/* (now, then): how long it was, or -1 with an exception. A clock's rounding never makes it negative. */
-static double seconds_since(PyObject *const *args, Py_ssize_t count, const char *name, double *now)
+/* A clock's rounding never makes a time negative. */
+void meter_took(MeterObject *self, double now, double then)
 {
-    if (count != 2) {
-        PyErr_Format(PyExc_TypeError, "%s takes 2 arguments, not %zd", name, count);
-        return -1;
-    }
-    *now = PyFloat_AsDouble(args[0]);
-    if (*now == -1 && PyErr_Occurred())
-        return -1;
-    double then = PyFloat_AsDouble(args[1]);
-    if (then == -1 && PyErr_Occurred())
-        return -1;
-    return *now > then ? *now - then : 0;
-}
-
-static PyObject *meter_took(MeterObject *self, PyObject *const *args, Py_ssize_t count)
-{
-    double now, waited_s = seconds_since(args, count, "took", &now);
-    if (waited_s < 0)
-        return NULL;
+    double waited_s = now > then ? now - then : 0;
     self->taken_at = now;
     self->queue_time_s += waited_s;
     self->queue_histogram[bucket_of(waited_s)]++;
-    Py_RETURN_NONE;
 }
 
-static PyObject *meter_handled_since(MeterObject *self, PyObject *const *args, Py_ssize_t count)
+void meter_handled(MeterObject *self, double now, double then)
 {
-    double now, spent_s = seconds_since(args, count, "handled_since", &now);
-    if (spent_s < 0)
-        return NULL;
+    double spent_s = now > then ? now - then : 0;
     self->handled++;
     self->handling_time_s += spent_s;
     self->handling_histogram[bucket_of(spent_s)]++;
+}
+
+static PyObject *count_time(MeterObject *self, PyObject *const *args, Py_ssize_t count, const char *name,
+                            void (*note)(MeterObject *, double, double))
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "%s takes 2 arguments, not %zd", name, count);
+    double now = PyFloat_AsDouble(args[0]);
+    if (now == -1 && PyErr_Occurred())
+        return NULL;
+    double then = PyFloat_AsDouble(args[1]);
+    if (then == -1 && PyErr_Occurred())
+        return NULL;
+    note(self, now, then);
     Py_RETURN_NONE;
+}
+
+static PyObject *took(MeterObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    return count_time(self, args, count, "took", meter_took);
+}
+
+static PyObject *handled_since(MeterObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    return count_time(self, args, count, "handled_since", meter_handled);
 }
 
 static PyObject *histogram(const uint64_t *counts)
@@ -207,10 +186,8 @@ static void meter_dealloc(MeterObject *self)
 }
 
 static PyMethodDef meter_methods[] = {
-    {"took", (PyCFunction)(void (*)(void))meter_took, METH_FASTCALL,
-     PyDoc_STR("took(now, arrived_at)\n\nA message left the mailbox.")},
-    {"handled_since", (PyCFunction)(void (*)(void))meter_handled_since, METH_FASTCALL,
-     PyDoc_STR("handled_since(now, began_at)\n\nA handler ended.")},
+    FUNCTION("took", took, METH_FASTCALL, "took(now, arrived_at)\n\nA message left the mailbox."),
+    FUNCTION("handled_since", handled_since, METH_FASTCALL, "handled_since(now, began_at)\n\nA handler ended."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -241,35 +218,5 @@ static PyType_Slot meter_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec meter_spec = {"ringcast.actors._native.MeterCore", sizeof(MeterObject), 0,
+PyType_Spec meter_spec = {"ringcast.actors._native.MeterCore", sizeof(MeterObject), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE, meter_slots};
-
-/* ---- the module ---- */
-
-static int execute(PyObject *module)
-{
-    PyObject *incoming = PyType_FromModuleAndSpec(module, &incoming_spec, NULL);
-    PyObject *meter = PyType_FromModuleAndSpec(module, &meter_spec, NULL);
-    int failed = !incoming || !meter || PyModule_AddType(module, (PyTypeObject *)incoming) < 0 ||
-                 PyModule_AddType(module, (PyTypeObject *)meter) < 0 ||
-                 PyModule_AddIntConstant(module, "BUCKETS", BUCKETS) < 0;
-    if (incoming)
-        ((PyTypeObject *)incoming)->tp_vectorcall = incoming_call;
-    Py_XDECREF(incoming);
-    Py_XDECREF(meter);
-    return failed ? -1 : 0;
-}
-
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
-
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "ringcast.actors._native",
-    .m_doc = "The message in a mailbox, and the mailbox's figures.",
-    .m_slots = slots,
-};
-
-PyMODINIT_FUNC PyInit__native(void)
-{
-    return PyModuleDef_Init(&definition);
-}

@@ -1,0 +1,172 @@
+/* The module ringcast.actors._native: what its types share, and help for calls into Python. */
+#include "actors.h"
+
+extern struct PyModuleDef actors_module;
+
+actors_state *actors_state_of(PyTypeObject *type)
+{
+    return PyModule_GetState(PyType_GetModuleByDef(type, &actors_module));
+}
+
+double clock_now(actors_state *state)
+{
+    PyObject *clock = PyDict_GetItemWithError(state->clock_module, NAME(state, monotonic));
+    PyObject *now = clock ? PyObject_CallNoArgs(clock) : NULL;
+    double seconds = now ? PyFloat_AsDouble(now) : -1;
+    Py_XDECREF(now);
+    if (!clock && !PyErr_Occurred())
+        PyErr_SetString(PyExc_AttributeError, "time.monotonic is gone");
+    return seconds;
+}
+
+PyObject *take_exception(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+int call_quietly(PyObject *name, PyObject *object, PyObject *first, PyObject *second)
+{
+    PyObject *args[] = {object, first, second};
+    size_t count = 1 + (first != NULL) + (second != NULL);
+    PyObject *result = PyObject_VectorcallMethod(name, args, count, NULL);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
+int ask_truth(PyObject *name, PyObject *object, PyObject *first, PyObject *second)
+{
+    PyObject *args[] = {object, first, second};
+    size_t count = 1 + (first != NULL) + (second != NULL);
+    PyObject *result = PyObject_VectorcallMethod(name, args, count, NULL);
+    int truth = result ? PyObject_IsTrue(result) : -1;
+    Py_XDECREF(result);
+    return truth;
+}
+
+static PyObject *attribute_of(const char *module, const char *name)
+{
+    PyObject *imported = PyImport_ImportModule(module);
+    PyObject *found = imported ? PyObject_GetAttrString(imported, name) : NULL;
+    Py_XDECREF(imported);
+    return found;
+}
+
+static int take_names(actors_state *state)
+{
+#define NAME_AS_TEXT(name) #name,
+    static const char *const texts[] = {FOR_EACH_NAME(NAME_AS_TEXT)};
+    for (int i = 0; i < NUM_NAMES; i++)
+        if (!(state->names[i] = PyUnicode_InternFromString(texts[i])))
+            return -1;
+    return 0;
+}
+
+static int take_errors(actors_state *state)
+{
+    static const char *const errors = "ringcast.channels.errors";
+    PyObject *encode = attribute_of(errors, "EncodeError"), *segment = attribute_of(errors, "SegmentError");
+    PyObject *channel = attribute_of(errors, "ChannelError");
+    state->decode_error = attribute_of(errors, "DecodeError");
+    if (encode && segment && channel && state->decode_error) {
+        state->unencodable = PyTuple_Pack(2, encode, segment);
+        state->undecodable = PyTuple_Pack(5, channel, PyExc_ValueError, PyExc_TypeError, PyExc_IndexError,
+                                          PyExc_KeyError);
+    }
+    Py_XDECREF(encode);
+    Py_XDECREF(segment);
+    Py_XDECREF(channel);
+    return state->unencodable && state->undecodable ? 0 : -1;
+}
+
+static int take_others(actors_state *state)
+{
+    static const char *const contexts = "ringcast.actors.call_context";
+    state->empty_context = attribute_of(contexts, "EMPTY");
+    state->current_context = attribute_of(contexts, "CURRENT");
+    state->unpack_context = attribute_of(contexts, "unpack");
+    PyObject *time = PyImport_ImportModule("time");
+    state->clock_module = time ? Py_NewRef(PyModule_GetDict(time)) : NULL;
+    Py_XDECREF(time);
+    return state->empty_context && state->current_context && state->unpack_context && state->clock_module ? 0 : -1;
+}
+
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && PyModule_AddType(module, type) < 0)
+        Py_CLEAR(type);
+    return type;
+}
+
+static int execute(PyObject *module)
+{
+    actors_state *state = PyModule_GetState(module);
+    if (take_names(state) < 0 || take_errors(state) < 0 || take_others(state) < 0 ||
+        !(state->incoming = add_type(module, &incoming_spec)) || !(state->meter = add_type(module, &meter_spec)) ||
+        !(state->cell = add_type(module, &cell_spec)) || !(state->delivery = add_type(module, &delivery_spec)) ||
+        !(state->origin = add_type(module, &origin_spec)) || PyModule_AddIntConstant(module, "BUCKETS", BUCKETS) < 0)
+        return -1;
+    state->incoming->tp_vectorcall = incoming_call;
+    return 0;
+}
+
+/* The state's references, one after another; NULL when there are no more. */
+static PyObject **reference_of(actors_state *state, int number)
+{
+    PyObject **references[] = {
+        (PyObject **)&state->incoming, (PyObject **)&state->meter, (PyObject **)&state->cell,
+        (PyObject **)&state->delivery, (PyObject **)&state->origin, &state->empty_context,
+        &state->current_context, &state->unpack_context, &state->clock_module, &state->decode_error,
+        &state->unencodable, &state->undecodable, &state->enter_task, &state->leave_task,
+    };
+    enum { COUNT = sizeof references / sizeof *references };
+    if (number < COUNT)
+        return references[number];
+    return number < COUNT + NUM_NAMES ? &state->names[number - COUNT] : NULL;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    PyObject **reference;
+    for (int i = 0; (reference = reference_of(PyModule_GetState(module), i)); i++)
+        Py_VISIT(*reference);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    PyObject **reference;
+    for (int i = 0; (reference = reference_of(PyModule_GetState(module), i)); i++)
+        Py_CLEAR(*reference);
+    return 0;
+}
+
+static void release(void *module)
+{
+    clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+struct PyModuleDef actors_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "ringcast.actors._native",
+    .m_doc = "The way of a message through a mailbox, as far as every message takes it.",
+    .m_size = sizeof(actors_state),
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = release,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&actors_module);
+}
