@@ -6,18 +6,22 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Final, Self, final
 
-from ringcast.channels import Message
+from ringcast.channels import Doorbell, Inbox, Message, Outbox, RingReader, RingWriter
 
 from .actor import Actor, BlockingActor
 from .async_cell import Begun
 from .call_context import CallContext
-from .cell import Handler, Panel
+from .calls import Calls
+from .cell import Cell, Handler, Panel
+from .delivery import Delivery
 from .mailbox_meter import MailboxMeter
 from .node import Node
 from .origin import Origin
 from .peer import Peer
 
 BUCKETS: Final[int]
+POLL_BATCH: Final[int]  # messages of one inbox at once
+SPIN_S: Final[float]  # how long to poll for more before sleeping, while messages come that close together
 
 @final
 class Incoming:
@@ -154,8 +158,6 @@ class DeliveryCore:
     def __new__(cls, node: Node, decode: Callable[[Any], Any]) -> Self: ...
     @property
     def _node(self) -> Node: ...
-    has_settled: bool  # the message that was handled is over: the loop needs no turn for it
-
     def handle(self, peer: Peer, data: bytes | memoryview, /) -> None:
         """Act on one message that came from the peer."""
     def handle_all(self, peer: Peer, messages: list[Message], is_alone: bool, /) -> int:
@@ -163,3 +165,48 @@ class DeliveryCore:
 
         ``is_alone``: there is none behind it that might cancel it.
         """
+
+class NodeCore:
+    """What a node does for every message."""
+
+    bell: Doorbell
+    outbox: Outbox
+    cells: dict[int, Cell]
+    calls: Calls
+    delivery: Delivery
+    readers: tuple[RingReader, ...]  # of the rings of all peers
+    asked: int  # calls and streams that left since the last turn
+    _inboxes: tuple[tuple[Peer, Inbox], ...]
+    _backlog: deque[tuple[bytes, int]]
+    _backlog_mask: int  # of the readers of what has been in it since it was last empty
+    _unflushed: int  # messages sent since the last flush
+
+    def send_masked(self, mask: int, payload: bytes, /) -> None:
+        """Put an envelope into our ring for several peers: one record that all of them read."""
+    def poll_once(self) -> int:
+        """Handle a batch from every inbox; the number of messages handled."""
+    @property
+    def _space_wanted(self) -> tuple[RingWriter, ...]:
+        """For waits: our ring, if messages wait for room in it."""
+
+class AsyncNodeCore(NodeCore):
+    """What a node does in every turn of its loop."""
+
+    loop: asyncio.AbstractEventLoop
+    _context: Context  # of turns
+    _running: bool
+    _turn_scheduled: bool
+    _armed: bool  # the bell rings for anything new; else look first
+    _looks_for_answers: bool
+    _cores: int  # that a callee may run on
+
+    def schedule_flush(self) -> None:
+        """Ring the doorbells of what was sent, soon."""
+    def _schedule_turn(self) -> None:
+        """Have a turn as soon as the loop can."""
+    def _turn(self) -> None:
+        """One turn's work; another one follows if there may be more to do, else the bell is armed."""
+    def _on_bell(self) -> None:
+        """The bell was rung."""
+    def _poll_on(self) -> bool:
+        """Look on for a moment, if that is worth while, and handle what has come; else False, and arm or stay so."""

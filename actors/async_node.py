@@ -1,8 +1,8 @@
 """A node on an asyncio loop: one eventfd and one socket per peer are all that the loop watches.
 
-Everything that it does for its rings is one callback, `_turn`: ring whom it wrote to, take a batch from every inbox,
-look for more for a moment (`Doorbell.spin`), arm the bell. An idle node makes no system call and has no timer. What was
-woken runs on cold caches, where every call costs several times as much as in a loop that is busy: so there are few.
+Everything that it does for its rings is one callback, `_turn` (native/node.c): ring whom it wrote to, take a batch from
+every inbox, look for more for a moment (`Doorbell.spin`), arm the bell. An idle node makes no system call and has no
+timer.
 """
 
 from __future__ import annotations
@@ -17,32 +17,26 @@ from typing import Final
 from ringcast.channels import Board, Doorbell, Outbox
 
 from . import platform
+from ._native import AsyncNodeCore
 from .errors import NotInSystem
-from .node import SPIN_S, Node
+from .node import Node
 from .peer import Peer
 from .route import Route
 
-SPIN_SLICE_S: Final = 10e-6  # of a spin: what else the loop has to do waits no longer
 PATIENCE_S: Final = 2e-3  # with a reader that reads nothing while messages for others wait for room
 MAX_PATIENCE_S: Final = 0.1  # while nobody else waits
-LOOKS: Final = 8  # into the inboxes in one turn, while there is no time to arm the bell in between
 RETRY_S: Final = 0.1  # after a turn that failed
-ANSWER_SPIN_S: Final = 100e-6  # for an answer: long enough for the callee to be woken and to answer
 
 
-class AsyncNode(Node):
+class AsyncNode(AsyncNodeCore, Node):
     """Drives a node on the running loop. `start` and `stop` bracket its life."""
 
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self.loop = asyncio.get_running_loop()
-        self._turn_scheduled = False
-        self._armed = False  # the bell rings for anything new; else look first
         self._context = Context()  # of turns: none of who happens to send
-        self._running = False
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
-        self._looks_for_answers = False
         self._patience: asyncio.TimerHandle | None = None
         self._cores = min(len(os.sched_getaffinity(0)), bell.cores or sys.maxsize)
 
@@ -108,11 +102,6 @@ class AsyncNode(Node):
                 changed.wait()
         if outcome[0] is not None:
             raise outcome[0]
-
-    def schedule_flush(self) -> None:
-        self.outbox.ring.flush()  # who sleeps is woken by the first message, and meanwhile the others are written
-        if not self._turn_scheduled:
-            self._schedule_turn()
 
     def watch_link(self, peer: Peer) -> None:
         self.loop.add_reader(peer.link.fileno(), self.read_link, peer)
@@ -182,78 +171,11 @@ class AsyncNode(Node):
             self._watched_for_writing.discard(peer.link.fileno())
             self.loop.remove_writer(peer.link.fileno())
 
-    def _on_bell(self) -> None:
-        self.bell.disarm()
-        self._armed = False
-        if not self._turn_scheduled:
-            self._turn()
-
-    def _schedule_turn(self) -> None:
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self.loop.call_soon(self._turn, context=self._context)
-
     def _schedule_look(self) -> None:
         """Look into the inboxes, though nobody has rung."""
         self._armed = False
         self._schedule_turn()
 
-    def _turn(self) -> None:
-        """One turn's work; another one follows if there may be more to do, else the bell is armed."""
-        goes_on = False
-        self._turn_scheduled = True  # what is sent meanwhile needs no turn of its own
-        try:
-            if not self._running:
-                return
-            if self._unflushed or self._backlog:
-                self._flush_rest()
-            calls, delivery = self.calls, self.delivery
-            asked, calls.asked = calls.asked, 0
-            if asked:
-                # An answer may come so soon that looking for it beats being woken; but each callee needs a core.
-                self._looks_for_answers = asked < self._cores
-            if self._armed and not self._backlog:
-                goes_on = bool(asked) and self._poll_on()
-                self._armed = not goes_on
-                return
-            for _ in range(LOOKS):
-                delivery.has_settled = False
-                handled = self.poll_once()
-                if self._unflushed:
-                    self._flush_rest()
-                if handled and (handled > 1 or not delivery.has_settled or calls.asked):
-                    break  # the loop has something to do for what has come
-                if self._poll_on():
-                    break
-                if self.bell.arm(self.readers, self._space_wanted):
-                    self._armed = True
-                    return
-                # Something has come since: whom we woke has run before us.
-            goes_on = True
-            self._armed = False
-        except BaseException:  # a ring is corrupt, or there is no memory for a message: the others are to be heard
-            self.loop.call_later(RETRY_S, self._schedule_look)
-            raise
-        finally:
-            self._turn_scheduled = goes_on
-            if goes_on:
-                self.loop.call_soon(self._turn, context=self._context)
-
-    def _flush_rest(self) -> None:
-        if self._unflushed > 1 or self._backlog or self.outbox.uses_links:
-            self.flush()
-        self._unflushed = 0  # the first one was flushed when it was sent
-
-    def _poll_on(self) -> bool:
-        """Look on for a moment, if that is worth while, and handle what has come; else False, and arm or stay so."""
-        if self._looks_for_answers and self.calls.in_flight:
-            spin_s = ANSWER_SPIN_S
-        elif self.cells:
-            spin_s = SPIN_S
-        else:
-            return False  # nothing is to come
-        if not self.bell.spin(self.readers, self._space_wanted, SPIN_SLICE_S, spin_s):
-            self._looks_for_answers = False
-            return False
-        self.poll_once()
-        return True
+    def _look_later(self) -> None:
+        """After a turn that failed."""
+        self.loop.call_later(RETRY_S, self._schedule_look)

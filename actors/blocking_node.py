@@ -12,9 +12,10 @@ from typing import Final
 
 from ringcast.channels import Board, Doorbell, Outbox
 
+from ._native import SPIN_S
 from .errors import ActorError
 from .loops import send_all
-from .node import SPIN_S, Node
+from .node import Node
 from .peer import Peer
 from .route import Route
 

@@ -80,7 +80,6 @@ class Calls:
         self._node = node
         self._pending: dict[int, tuple[Waiter, Route]] = {}  # calls and streams that have not ended
         self._last_call_id = 0
-        self.asked = 0  # calls and streams that left since the node last cleared this
 
     @property
     def in_flight(self) -> bool:
@@ -300,7 +299,7 @@ class Calls:
             size_bytes = len(payload)
         self._pending[call_id] = (waiter, route)
         if route.state is UP and not route.waiting and route.allows(size_bytes):
-            self.asked += local is None
+            node.asked += local is None
             try:
                 node.transmit(route, call_id, size_bytes, payload, local)
             except BaseException:
@@ -340,7 +339,7 @@ class Calls:
             route.outstanding_bytes += size_bytes
             if waiters is not None:
                 self._pending[waiters[number].call_id] = (waiters[number], route)
-                self.asked += 1
+                node.asked += 1
             if route.stall_after_s is not None:
                 node.watch_for_stall(route)
         return True

@@ -2,7 +2,7 @@
 
 The node turns calls on references into envelopes and envelopes into mailbox entries and replies. It knows no event
 loop's details and never blocks: `async_node` and `blocking_node` drive it, `system` (root) and `child` say who its
-peers are. Used from one thread only.
+peers are. Used from one thread only. What every message takes part in is native/node.c.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ringcast.channels import (
     Board,
@@ -27,14 +27,12 @@ from ringcast.channels import (
     Link,
     Outbox,
     RingReader,
-    RingWriter,
     SegmentError,
     core_quota,
 )
 
-from ._native import Incoming
+from ._native import POLL_BATCH, Incoming, NodeCore
 from .calls import Calls
-from .cell import Cell
 from .consumer import StreamReader
 from .delivery import Delivery
 from .errors import Cause
@@ -46,10 +44,6 @@ from .wire import Envelope, FailureKind, FrameKind
 
 log = logging.getLogger("ringcast.actors")
 
-POLL_BATCH: Final = 128
-FLUSH_EVERY: Final = 32  # messages: a receiver that sleeps shall not wait for the end of a long burst
-SPIN_S: Final = 50e-6  # how long to poll for more before sleeping, while messages come that close together
-
 
 @dataclass(slots=True, eq=False)
 class NodeCounters:
@@ -60,7 +54,7 @@ class NodeCounters:
     undecodable: int = 0  # messages that no registered type fits
 
 
-class Node(ABC):
+class Node(NodeCore, ABC):
     """See the module. ``slot`` is the process's number in the system: its bell's on the board."""
 
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
@@ -71,18 +65,16 @@ class Node(ABC):
         self.outbox = outbox
         self.codec = Codec({Ref: (REF_TAG, self._pack_ref, lambda data: unpack_ref(data, self))})
         self.peers: dict[int, Peer] = {}
-        self.readers: tuple[RingReader, ...] = ()  # of the rings of all peers
+        self.readers = ()
         self.routes: dict[int, Route] = {}
-        self.cells: dict[int, Cell] = {}
+        self.cells = {}
         self.counters = NodeCounters()
         self.calls = Calls(self)
         self.delivery = Delivery(self)
         self.local_origin = LocalOrigin(self)
-        self._inboxes: tuple[tuple[Peer, Inbox], ...] = ()
-        self._backlog: deque[tuple[bytes, int]] = deque()
-        self._backlog_mask = 0  # of the readers of what has been in it since it was last empty
+        self._inboxes = ()
+        self._backlog = deque()
         self._backlog_left = 0  # how many messages have ever left it
-        self._unflushed = 0  # messages sent since the last flush
         bell.cores = bell.cores or core_quota()
 
     def _pack_ref(self, ref: Ref) -> bytes:
@@ -302,17 +294,6 @@ class Node(ABC):
         """Put an envelope into our ring for one peer, behind everything sent before."""
         self.send_masked(peer.mask, payload)
 
-    def send_masked(self, mask: int, payload: bytes) -> None:
-        """The same for several peers: one record that all of them read."""
-        if self._backlog or not self.outbox.try_send(payload, mask):
-            self._backlog.append((payload, mask))
-            self._backlog_mask |= mask
-        self._unflushed += 1
-        if self._unflushed == 1:
-            self.schedule_flush()
-        elif self._unflushed == FLUSH_EVERY:
-            self.flush()
-
     def flush(self) -> None:
         """Send what had found no room, and ring the doorbells of the addressed."""
         self._unflushed = 0
@@ -364,26 +345,6 @@ class Node(ABC):
     def _collect_readers(self) -> None:
         self._inboxes = tuple((p, p.inbox) for p in self.peers.values() if p.inbox is not None)
         self.readers = tuple(inbox.reader for _, inbox in self._inboxes)
-
-    @property
-    def _space_wanted(self) -> tuple[RingWriter, ...]:
-        """For waits: our ring, if messages wait for room in it."""
-        return (self.outbox.ring,) if self._backlog else ()
-
-    def poll_once(self) -> int:
-        """Handle a batch from every inbox; the number of messages handled."""
-        handled = 0
-        handle_all = self.delivery.handle_all
-        for peer, inbox in self._inboxes:
-            messages = inbox.poll(POLL_BATCH)
-            if messages:
-                handled += handle_all(peer, messages, len(messages) == 1)
-            if inbox.reader.blocked:
-                self.read_link(peer)
-                handled += handle_all(peer, inbox.poll(POLL_BATCH), False)
-        if self._backlog:
-            self.flush()
-        return handled
 
     def read_link(self, peer: Peer) -> None:
         """Handle the frames that the peer sent."""

@@ -7,6 +7,8 @@ from typing import Any, Final, Self, final
 
 from typing_extensions import Buffer
 
+from . import ring as rings
+
 DATA: Final[int]
 OVERFLOW: Final[int]
 PAD: Final[int]
@@ -236,3 +238,40 @@ class CodecCore:
 
 def map_sealed(fd: int, size_bytes: int) -> memoryview: ...
 def watch_processes(pidfds: Sequence[int], exit_code: int, lane: int | None = None, /) -> None: ...
+
+class InboxCore:
+    """What `Inbox` does for every message."""
+
+    def __new__(cls, reader: rings.RingReader) -> Self: ...
+    @property
+    def reader(self) -> rings.RingReader:
+        """Its end of the ring: pass it to arm and wait."""
+    _failure: Exception | None  # the next poll raises it
+
+    def poll(self, max_messages: int = 256) -> list[Message]:
+        """The next messages, at most so many, about 64 KiB at once; empty if there is none yet. Unpack each as
+        (type, payload).
+
+        The payload of a large oversized message is a read-only memoryview of shared memory, unmapped when the last
+        view of it goes; others are bytes. While what comes next must come over the link, ``reader.blocked`` is True:
+        poll again when the link was read. `RingCorrupt` or `SegmentError` are raised after everything before them
+        was delivered.
+        """
+
+class OutboxCore:
+    """What `Outbox` does for every message."""
+
+    def __new__(cls, ring: rings.RingWriter) -> Self: ...
+    @property
+    def ring(self) -> rings.RingWriter: ...
+    uses_links: bool  # something of ours may wait on a link, see links_pending
+    _detached: int  # mask of the readers that are out of the ring
+    _impatient: bool  # there are readers that are not waited for
+
+    def try_send(self, payload: Buffer | Sequence[Buffer], mask: int, type: int = 0) -> bool:
+        """Send one message (several buffers are joined) to the readers in ``mask``; `flush` rings them later.
+
+        False if the ring is full or too much oversized data is under way: our own bell rings when a retry is
+        worth while. `RingFull` if a reader's policy is not to wait for it, `SegmentError` if an oversized message
+        finds no memory: nothing was sent to anybody then.
+        """

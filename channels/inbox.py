@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from . import _native
-from ._native import Board, Message, RecordView
+from ._native import Board, InboxCore, Message, RecordView
 from .errors import ChannelError, LinkError, RingCorrupt
 from .link import Frame, Link
 from .overflow import OVERFLOW_FRAME, STREAM_FRAME, unpack_record
@@ -26,40 +26,24 @@ if TYPE_CHECKING:
 _FDS: Final = {OVERFLOW_FRAME: 1, STREAM_FRAME: 0, SPILL_FRAME: 0, NOTICE_FRAME: 0}  # the channels' own kinds
 
 
-class Inbox:
+class Inbox(InboxCore):
     """The messages of one writer in the order of sending, whatever way they take.
 
     Whenever the link is readable, call `control_frames` (or read the link yourself and hand the channels' own frames
     to `feed`), and poll again: an oversized message may have become complete, or spilled records have come.
     """
 
+    def __new__(cls, reader: RingReader, link: Link) -> Inbox:
+        return super().__new__(cls, reader)
+
     def __init__(self, reader: RingReader, link: Link) -> None:
-        self.reader = reader
         self.link = link
         self._overflows: dict[int, Frame] = {}
         self._spilled: deque[Message | tuple[int, int]] = deque()  # records, and (position, seq) of notices
         self._spilled_count = 0  # ever received
         self._closed = False
-        self._failure: ChannelError | None = None
         self._proven_dead = False
         self._missing_since: float | None = None  # an oversized message's record is here, its bytes are not
-
-    def poll(self, max_messages: int = 256) -> list[Message]:
-        """The next messages, at most so many, about 64 KiB at once; empty if there is none yet. Unpack each as
-        (type, payload).
-
-        The payload of a large oversized message is a read-only memoryview of shared memory, unmapped when the last
-        view of it goes; others are bytes. While what comes next must come over the link, ``reader.blocked`` is True:
-        poll again when the link was read. `RingCorrupt` or `SegmentError` are raised after everything before them
-        was delivered.
-        """
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        messages = self.reader.poll(max_messages)
-        if self.reader.detached or (messages and messages[-1].kind != _native.DATA):
-            self._go_on(messages, max_messages)
-        return messages
 
     def view(self) -> RecordView | HeldRecord | None:
         """The next message in place, if it lies in the ring: ``with view as record:`` and use ``record.payload``.

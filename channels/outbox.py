@@ -24,20 +24,16 @@ if TYPE_CHECKING:
     from .statistics import OutboxStatistics, ReaderLag, StallReport
 
 
-class Outbox:
+class Outbox(_native.OutboxCore):
     """Sends to the readers of ``ring``, each also reached by a link."""
 
     def __init__(self, ring: RingWriter) -> None:
-        self.ring = ring
         self._max_inline = ring.max_inline
         self._links: dict[int, Link] = {}
         self._policies: dict[int, Policy] = {}
         self._limits: dict[int, int] = {}
-        self._spills: dict[int, Spill] = {}  # of the readers that are detached now
-        self._detached = 0  # their mask
+        self._spills: dict[int, Spill] = {}  # of the readers that are detached now, whose mask is _detached
         self._spilling = self._rejecting = 0  # masks of the readers with that policy
-        self._impatient = False  # there are some
-        self.uses_links = False  # something of ours may wait on a link, see links_pending
         self._credits = Credits(ring)
         self._next_overflow = 0
         self._streamed = self._sealed = self._attaches = self._refusals = 0
@@ -87,24 +83,10 @@ class Outbox:
 
     # Sending.
 
-    def try_send(self, payload: Buffer | Sequence[Buffer], mask: int, type: int = 0) -> bool:
-        """Send one message (several buffers are joined) to the readers in ``mask``; `flush` rings them later.
-
-        False if the ring is full or too much oversized data is under way: our own bell rings when a retry is
-        worth while. `RingFull` if a reader's policy is not to wait for it, `SegmentError` if an oversized message
-        finds no memory: nothing was sent to anybody then.
-        """
-        if isinstance(payload, bytes):
-            parts: Sequence[Buffer] = (payload,)
-            size_bytes = len(payload)
-            if size_bytes <= self._max_inline and not mask & self._detached:
-                if self.ring.try_send(payload, mask, type):
-                    return True
-                if not self._impatient:
-                    return False
-        else:
-            parts = payload if isinstance(payload, (list, tuple)) else (payload,)
-            size_bytes = sum(memoryview(part).nbytes for part in parts)
+    def _try_send_around(self, payload: Buffer | Sequence[Buffer], mask: int, type: int = 0) -> bool:
+        """`try_send` where the ring alone does not do: of parts, of what is oversized, past readers that lag."""
+        parts = payload if isinstance(payload, (list, tuple)) else (payload,)
+        size_bytes = sum(memoryview(part).nbytes for part in parts)
         if mask & self._detached:
             self._look_after_detached(mask, size_bytes)
         if size_bytes > self._max_inline:

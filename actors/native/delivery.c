@@ -253,6 +253,17 @@ static PyObject *delivery_handle_all(DeliveryObject *self, PyObject *const *args
     return PyLong_FromSsize_t(PyList_GET_SIZE(args[1]));
 }
 
+bool delivery_has_settled(actors_state *state, PyObject *delivery)
+{
+    return delivery && PyObject_TypeCheck(delivery, state->delivery) && ((DeliveryObject *)delivery)->has_settled;
+}
+
+void delivery_unsettle(actors_state *state, PyObject *delivery)
+{
+    if (delivery && PyObject_TypeCheck(delivery, state->delivery))
+        ((DeliveryObject *)delivery)->has_settled = 0;
+}
+
 static PyMethodDef methods[] = {
     FUNCTION("handle", delivery_handle, METH_FASTCALL, "handle(peer, data)\n\nAct on one message that came from the peer."),
     FUNCTION("handle_all", delivery_handle_all, METH_FASTCALL,
@@ -263,8 +274,6 @@ static PyMethodDef methods[] = {
 
 static PyMemberDef members[] = {
     {"_node", T_OBJECT, offsetof(DeliveryObject, node), READONLY, NULL},
-    {"has_settled", T_BOOL, offsetof(DeliveryObject, has_settled), 0,
-     PyDoc_STR("The message that was handled is over: the loop needs no turn for it.")},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -91,27 +91,42 @@ static int take_others(actors_state *state)
     state->empty_context = attribute_of(contexts, "EMPTY");
     state->current_context = attribute_of(contexts, "CURRENT");
     state->unpack_context = attribute_of(contexts, "unpack");
+    state->context_keyword = Py_BuildValue("(s)", "context");
     PyObject *time = PyImport_ImportModule("time");
     state->clock_module = time ? Py_NewRef(PyModule_GetDict(time)) : NULL;
     Py_XDECREF(time);
-    return state->empty_context && state->current_context && state->unpack_context && state->clock_module ? 0 : -1;
+    return state->empty_context && state->current_context && state->unpack_context && state->context_keyword &&
+                   state->clock_module
+               ? 0
+               : -1;
 }
 
-static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec)
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
 {
-    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
     if (type && PyModule_AddType(module, type) < 0)
         Py_CLEAR(type);
     return type;
+}
+
+static int add_constants(PyObject *module)
+{
+    PyObject *spin_s = PyFloat_FromDouble(SPIN_S);
+    int added = spin_s ? PyModule_AddObjectRef(module, "SPIN_S", spin_s) : -1;
+    Py_XDECREF(spin_s);
+    if (added < 0 || PyModule_AddIntConstant(module, "POLL_BATCH", POLL_BATCH) < 0)
+        return -1;
+    return PyModule_AddIntConstant(module, "BUCKETS", BUCKETS);
 }
 
 static int execute(PyObject *module)
 {
     actors_state *state = PyModule_GetState(module);
     if (take_names(state) < 0 || take_errors(state) < 0 || take_others(state) < 0 ||
-        !(state->incoming = add_type(module, &incoming_spec)) || !(state->meter = add_type(module, &meter_spec)) ||
-        !(state->cell = add_type(module, &cell_spec)) || !(state->delivery = add_type(module, &delivery_spec)) ||
-        !(state->origin = add_type(module, &origin_spec)) || PyModule_AddIntConstant(module, "BUCKETS", BUCKETS) < 0)
+        !(state->incoming = add_type(module, &incoming_spec, NULL)) || !(state->meter = add_type(module, &meter_spec, NULL)) ||
+        !(state->cell = add_type(module, &cell_spec, NULL)) || !(state->delivery = add_type(module, &delivery_spec, NULL)) ||
+        !(state->origin = add_type(module, &origin_spec, NULL)) || !(state->node = add_type(module, &node_spec, NULL)) ||
+        !(state->async_node = add_type(module, &async_node_spec, state->node)) || add_constants(module) < 0)
         return -1;
     state->incoming->tp_vectorcall = incoming_call;
     return 0;
@@ -122,8 +137,8 @@ static PyObject **reference_of(actors_state *state, int number)
 {
     PyObject **references[] = {
         (PyObject **)&state->incoming, (PyObject **)&state->meter, (PyObject **)&state->cell,
-        (PyObject **)&state->delivery, (PyObject **)&state->origin, &state->empty_context,
-        &state->current_context, &state->unpack_context, &state->clock_module, &state->decode_error,
+        (PyObject **)&state->delivery, (PyObject **)&state->origin, (PyObject **)&state->node,
+        (PyObject **)&state->async_node, &state->context_keyword, &state->empty_context, &state->current_context, &state->unpack_context, &state->clock_module, &state->decode_error,
         &state->unencodable, &state->undecodable, &state->enter_task, &state->leave_task,
     };
     enum { COUNT = sizeof references / sizeof *references };

@@ -12,7 +12,7 @@
 
 typedef struct {
     PyTypeObject *board, *doorbell, *ring_writer, *ring_reader, *message, *sealed_memory;
-    PyTypeObject *window, *reservation, *record_view, *doorbell_statistics, *codec;
+    PyTypeObject *window, *reservation, *record_view, *doorbell_statistics, *codec, *inbox, *outbox;
     /* Of ringcast.channels.errors: */
     PyObject *ring_corrupt, *ring_mismatch, *reader_limit, *segment_error, *encode_error, *decode_error;
 } native_state;
@@ -75,7 +75,7 @@ typedef struct {
 
 extern struct PyModuleDef native_module;
 extern PyType_Spec board_spec, doorbell_spec, ring_writer_spec, ring_reader_spec, sealed_memory_spec, window_spec,
-    reservation_spec, record_view_spec, codec_spec;
+    reservation_spec, record_view_spec, codec_spec, inbox_spec, outbox_spec;
 
 native_state *native_state_of(PyTypeObject *type);
 
@@ -117,6 +117,7 @@ PyObject *ring_writer_flush(RingWriterObject *self, PyObject *ignored);
 PyObject *ring_writer_space_ready(RingWriterObject *self, PyObject *ignored);
 
 /* ring_poll.c */
+#define POLL_LIMIT 256 /* records, where none is given */
 bool reader_may_read(RingReaderObject *self);
 PyObject *raise_corrupt(RingReaderObject *self, const struct read_record *record);
 PyObject *ring_reader_poll(RingReaderObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);

@@ -221,7 +221,8 @@ static int execute(PyObject *module)
         !(state->window = add_type(module, &window_spec)) ||
         !(state->reservation = add_type(module, &reservation_spec)) ||
         !(state->record_view = add_type(module, &record_view_spec)) ||
-        !(state->codec = add_type(module, &codec_spec)))
+        !(state->codec = add_type(module, &codec_spec)) || !(state->inbox = add_type(module, &inbox_spec)) ||
+        !(state->outbox = add_type(module, &outbox_spec)))
         return -1;
 
     static const struct {
@@ -260,6 +261,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->encode_error);
     Py_VISIT(state->decode_error);
     Py_VISIT(state->codec);
+    Py_VISIT(state->inbox);
+    Py_VISIT(state->outbox);
     return 0;
 }
 
@@ -283,6 +286,8 @@ static int clear(PyObject *module)
     Py_CLEAR(state->encode_error);
     Py_CLEAR(state->decode_error);
     Py_CLEAR(state->codec);
+    Py_CLEAR(state->inbox);
+    Py_CLEAR(state->outbox);
     return 0;
 }
 

@@ -75,7 +75,7 @@ static PyObject *end_list(PyObject *list, int ended)
 
 static int take_limit(PyObject *number, uint64_t *limit)
 {
-    *limit = 256;
+    *limit = POLL_LIMIT;
     return number ? take_unsigned(number, "max_records", INT64_MAX, limit) : 0;
 }
 

@@ -314,12 +314,12 @@ def test_evicted_while_detached_its_slot_serves_a_new_reader(lane):
 
 
 def test_late_opened_reader_that_was_detached_before_its_first_look(lane):
-    from ringcast.channels import RingReader
+    from ringcast.channels import Inbox, RingReader
 
     x = lane(policy="spill")
     sent = numbered(SLOTS + 1)
     send_all(x, sent)
-    x.inboxes[0].reader = RingReader(x.ring.segment.fd, 0, 0, None, 7)
+    x.inboxes[0] = Inbox(RingReader(x.ring.segment.fd, 0, 0, None, 7), x.inboxes[0].link)
     assert x.read(0) == sent
 
 
