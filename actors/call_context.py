@@ -51,9 +51,16 @@ CURRENT: ContextVar[CallContext] = ContextVar("ringcast_call_context", default=E
 
 
 def unpack(data: Any) -> CallContext:
-    """The context that `CallContext.pack` made, if it was not the empty one."""
+    """The context that `CallContext.pack` made, if it was not the empty one; `TypeError` or ``ValueError`` if not."""
     deadline, chain, trace, is_retry = data
-    return CallContext(deadline, tuple(chain), trace, is_retry)
+    if not (
+        (deadline is None or isinstance(deadline, (float, int)))
+        and isinstance(chain, list)
+        and all(isinstance(actor_id, int) for actor_id in chain)
+        and (trace is None or isinstance(trace, str))
+    ):
+        raise TypeError(f"no context of a call: {data!r:.100}")
+    return CallContext(deadline, tuple(chain), trace, bool(is_retry))
 
 
 current = CURRENT.get  # the context of the code that runs

@@ -76,25 +76,32 @@ class Delivery(DeliveryCore):
         """A message that does not decode ends its own call, if it is one; everything else goes on."""
         self._node.counters.undecodable += 1
         log.error("undecodable message of %d bytes from %r: %s", len(data), peer.name, error)
-        import msgpack  # for this alone: a process starts without it
-
-        unpacker = msgpack.Unpacker(strict_map_key=False)
-        try:
-            unpacker.feed(message_proper(data))
-            unpacker.read_array_header()
-            kind, first = unpacker.unpack(), unpacker.unpack()
-            if kind in (Envelope.REPLY, Envelope.ITEMS):
+        kind, first, second = _head_of(data)
+        if kind in (Envelope.REPLY, Envelope.ITEMS):
+            if isinstance(first, int):
                 self._node.calls.finish(first, None, RemoteError(peer.name, type(error).__name__, str(error), ""))
-                return
-            if kind not in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP):
-                return
-            second = unpacker.unpack()
-        except (DecodeError, ValueError, msgpack.UnpackException):
-            return  # not even an envelope: it was logged, and there is nobody to tell
-        for number, actor_id in enumerate(first if kind == Envelope.GROUP else [first]):
-            cell = self._node.cells.get(actor_id)
-            if cell is None:
-                continue
-            peer.origin.took(actor_id, len(data), cell.capacity_bytes)
-            if kind != Envelope.CAST and second is not None:
-                peer.origin.fail(cell.name, second + number, FailureKind.RAISED, error, str(error), "")
+        elif kind in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP):
+            for number, actor_id in enumerate(first if isinstance(first, list) else [first]):
+                cell = self._node.cells.get(actor_id) if isinstance(actor_id, int) else None
+                if cell is None:
+                    continue
+                peer.origin.took(cell.actor_id, len(data), cell.capacity_bytes)
+                if kind != Envelope.CAST and isinstance(second, int):
+                    peer.origin.fail(cell.name, second + number, FailureKind.RAISED, error, str(error), "")
+
+
+def _head_of(data: bytes | memoryview) -> tuple[object, object, object]:
+    """The first three parts of an envelope that does not decode; of what is none, None."""
+    import msgpack  # for this alone: a process starts without it
+
+    unpacker = msgpack.Unpacker(strict_map_key=False)
+    parts: list[object] = []
+    try:
+        unpacker.feed(message_proper(data))
+        unpacker.read_array_header()
+        while len(parts) < 3:
+            parts.append(unpacker.unpack())
+    except (DecodeError, ValueError, TypeError, msgpack.UnpackException):
+        parts += [None] * (3 - len(parts))
+    kind, first, second = parts
+    return kind, first, second

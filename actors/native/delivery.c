@@ -48,9 +48,20 @@ static void delivery_dealloc(DeliveryObject *self)
     Py_DECREF(type);
 }
 
+/* Check the type of a part: what has got into a mailbox must not fail there. */
+static int is_a(PyObject *part, PyTypeObject *type, const char *what)
+{
+    if (PyObject_TypeCheck(part, type))
+        return 0;
+    PyErr_Format(PyExc_TypeError, "an envelope whose %s is a %s, not a %s", what, Py_TYPE(part)->tp_name, type->tp_name);
+    return -1;
+}
+
 /* The cell of an actor that lives here; NULL if there is none, with an exception if that cannot be looked up. */
 static PyObject *cell_of(DeliveryObject *self, PyObject *actor_id)
 {
+    if (is_a(actor_id, &PyLong_Type, "actor") < 0)
+        return NULL;
     PyObject *cells = PyObject_GetAttr(self->node, NAME(self->state, cells));
     PyObject *cell = cells && PyDict_Check(cells) ? PyDict_GetItemWithError(cells, actor_id) : NULL;
     Py_XINCREF(cell);
@@ -98,8 +109,11 @@ static int take_common(DeliveryObject *self, PyObject *peer, PyObject *const *pa
     objects[METHOD] = part[0];
     objects[ARGS] = part[1];
     objects[KWARGS] = part[2];
+    objects[ORIGIN] = objects[CONTEXT] = NULL;
+    if (is_a(part[0], &PyUnicode_Type, "method") < 0 || is_a(part[1], &PyList_Type, "arguments") < 0 ||
+        is_a(part[2], &PyDict_Type, "arguments by name") < 0)
+        return -1;
     objects[ORIGIN] = PyObject_GetAttr(peer, NAME(state, origin));
-    objects[CONTEXT] = NULL;
     if (objects[ORIGIN])
         objects[CONTEXT] = packed == Py_None ? Py_NewRef(state->empty_context)
                                              : PyObject_CallOneArg(state->unpack_context, packed);
@@ -119,6 +133,8 @@ static int take_call(DeliveryObject *self, PyObject *peer, PyObject *message, Py
     if (has_parts(message, 7) < 0)
         return -1;
     objects[CALL_ID] = parts[2];
+    if (is_a(parts[2], &PyLong_Type, "call") < 0)
+        return -1;
     int done = take_common(self, peer, parts + 3, parts[6], objects);
     if (done == 0)
         done = deliver(self, parts[1], objects, size_bytes, is_stream, false);
@@ -163,10 +179,9 @@ static int take_group(DeliveryObject *self, PyObject *peer, PyObject *message, P
     PyObject *objects[NUM_OBJECTS], **parts = ((PyListObject *)message)->ob_item;
     if (has_parts(message, 8) < 0)
         return -1;
-    if (!PyList_Check(parts[1])) {
-        PyErr_SetString(PyExc_TypeError, "the actors of a group message are no list");
+    if (is_a(parts[1], &PyList_Type, "actors") < 0 ||
+        (parts[2] != Py_None && is_a(parts[2], &PyLong_Type, "first call") < 0))
         return -1;
-    }
     int done = take_common(self, peer, parts + 4, parts[7], objects);
     for (Py_ssize_t rank = 0; done == 0 && rank < PyList_GET_SIZE(parts[1]); rank++)
         done = take_member(self, PyList_GET_ITEM(parts[1], rank), rank, parts[2], parts[3], objects, size_bytes);
@@ -177,7 +192,7 @@ static int take_group(DeliveryObject *self, PyObject *peer, PyObject *message, P
 /* [kind, call_id, value] */
 static int take_reply(DeliveryObject *self, PyObject *message)
 {
-    if (has_parts(message, 3) < 0)
+    if (has_parts(message, 3) < 0 || is_a(PyList_GET_ITEM(message, 1), &PyLong_Type, "call") < 0)
         return -1;
     PyObject *calls = PyObject_GetAttr(self->node, NAME(self->state, calls));
     PyObject *args[] = {calls, PyList_GET_ITEM(message, 1), PyList_GET_ITEM(message, 2), Py_None};
@@ -193,7 +208,8 @@ static int take(DeliveryObject *self, PyObject *peer, PyObject *message, Py_ssiz
         PyErr_SetString(self->state->decode_error, "no envelope");
         return -1;
     }
-    long kind = PyLong_AsLong(PyList_GET_ITEM(message, 0));
+    int overflow = 0; /* then the kind is -1, which is none */
+    long kind = PyLong_AsLongAndOverflow(PyList_GET_ITEM(message, 0), &overflow);
     if (kind == -1 && PyErr_Occurred())
         return -1;
     switch (kind) {

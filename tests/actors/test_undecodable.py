@@ -83,6 +83,44 @@ async def test_what_is_no_envelope_is_counted_and_disturbs_nobody(system: rt.Sys
     assert (await system.statistics())["Counter-1"].undecodable == 8
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (2**63, 1, 2),
+        (Envelope.CALL, "ID", 99, ["echo"], [], {}, None),
+        (Envelope.CALL, "ID", 99, "echo", 5, {}, None),
+        (Envelope.CALL, "ID", 99, "echo", [], [], None),
+        (Envelope.CALL, "ID", {}, "echo", [], {}, None),
+        (Envelope.CALL, [], 99, "echo", [], {}, None),
+        (Envelope.CALL, "ID", 99, "echo", [], {}, ["soon", [], None, False]),
+        (Envelope.CALL, "ID", 99, "echo", [], {}, [None, ["first"], None, False]),
+        (Envelope.CALL, "ID", 99, "echo", [], {}, [None, [], 7, False]),
+        (Envelope.CALL, "ID", 99, "echo", [], {}),
+        (Envelope.OPEN, "ID", None, "echo", [], {}, None),
+        (Envelope.CAST, "ID", "echo", [], {}, 6),
+        (Envelope.CAST, "ID", b"echo", [], {}),
+        (Envelope.GROUP, 5, 99, None, "echo", [], {}, None),
+        (Envelope.GROUP, [{}], 99, None, "echo", [], {}, None),
+        (Envelope.GROUP, ["ID"], [], None, "echo", [], {}, None),
+        (Envelope.REPLY, {}, 1),
+        (Envelope.REPLY, 1),
+    ],
+    ids=lambda wrong: str(wrong)[:60],
+)
+async def test_an_envelope_of_wrong_parts_gets_into_no_mailbox(system: rt.System, wrong: tuple[object, ...]) -> None:
+    """In a mailbox it would end the actor, or whoever waits behind it."""
+    counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+    ref: Any = counter
+    (peer,) = ref._sender.peers.values()
+
+    def real(part: object) -> object:
+        return ref._actor_id if part == "ID" else [real(item) for item in part] if isinstance(part, list) else part
+
+    ref._sender.send(peer, ref._sender.codec.encode([real(part) for part in wrong]))
+    assert await counter.add(1) == 1
+    assert (await system.statistics())["Counter-1"].undecodable == 1
+
+
 @pytest.mark.parametrize("data", [b"", b"\x01\x00\x00", b"\x01\x00\x00\x00\x00\x00\x00\x00\xff"])
 def test_bytes_that_are_no_reference_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="a reference of|utf-8"):
