@@ -49,8 +49,8 @@ chaos-server: $(VENV)/.dev ## 500 streaming clients at a time, a third of which 
 explore: $(VENV)/.dev ## every interleaving of the protocol's small configurations, and every mutation
 	cd tests/channels && ../../$(BIN)/python -m explorer
 
-sanitize: $(VENV)/.dev ## the channels' native core under GCC's sanitizers, 15 s a build
-	$(BIN)/python tests/channels/native_builds.py 15
+sanitize: $(VENV)/.dev ## the runtime's native code under GCC's sanitizers, 15 s a build
+	$(BIN)/python tests/native_builds.py 15
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(CONFORMANCE) build dist .pytest_cache .mypy_cache .ruff_cache

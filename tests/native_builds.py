@@ -1,10 +1,11 @@
-"""Test builds of the native core: the stress program under sanitizers, and the module with crash points.
+"""Test builds of the native code: the stress program and the modules under sanitizers, the module with crash points.
 
 `python native_builds.py SECONDS` is `make sanitize`: builds and runs each variant for that long.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NATIVE = HERE.parent.parent / "channels" / "native"
+ROOT = HERE.parent
+NATIVE = ROOT / "channels" / "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,43 @@ def mutate(folder: Path, edits: Iterable[tuple[str, str, str]]) -> Path:
 
 
 def build_module(folder: Path) -> Path:
-    """The module _native with crash points (crash_points.h), for processes that shall die."""
+    """The channels' module _native with crash points (crash_points.h), for processes that shall die."""
+    define = f'-DRINGCAST_CRASH_POINTS="{HERE / "channels" / "crash_points.h"}"'
+    return _build_module(NATIVE, folder, ("-O2", define))
+
+
+def build_sanitized(folder: Path, actors: Path = ROOT / "actors" / "native") -> None:
+    """Both modules of the runtime under the address and undefined behaviour sanitizers, for `run_sanitized`."""
+    for native, layer in ((NATIVE, "channels"), (actors, "actors")):
+        (folder / layer).mkdir()
+        _build_module(native, folder / layer, ("-O1", "-g", "-fno-omit-frame-pointer", *_ADDRESS))
+
+
+def _build_module(native: Path, folder: Path, flags: Iterable[str]) -> Path:
     module = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    sources: Iterable[Path] = (path for path in NATIVE.glob("*.c") if path.name != "stress.c")
-    define = f'-DRINGCAST_CRASH_POINTS="{HERE / "crash_points.h"}"'
-    command = [compiler(), "-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", define]
-    command += ["-I", sysconfig.get_paths()["include"], *map(str, sources), "-o", str(module), "-lm"]
-    _compile(command)
+    sources = [str(path) for path in native.glob("*.c") if path.name != "stress.c"]
+    command = [compiler(), "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", *flags]
+    _compile([*command, "-I", sysconfig.get_paths()["include"], *sources, "-o", str(module), "-lm"])
     return module
+
+
+def run_sanitized(folder: Path, seed: int, seconds: float) -> subprocess.CompletedProcess[str]:
+    """tests/actors/sanitized_runtime.py with the modules in ``folder``; leaks are not looked for: CPython has some."""
+    runtimes = [_printed(compiler(), f"-print-file-name={name}.so") for name in ("libasan", "libubsan")]
+    environment = os.environ | {
+        "LD_PRELOAD": " ".join(runtimes),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",  # else the sanitizer sees CPython's arenas and not its objects
+        "RINGCAST_TEST_NATIVE": str(folder),
+    }
+    command = [sys.executable, str(HERE / "actors" / "sanitized_runtime.py"), str(seed), str(seconds)]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120 + 10 * seconds, check=False
+    )
+
+
+def _printed(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _compile(command: list[str]) -> None:
@@ -97,6 +128,11 @@ def main() -> int:
             bad += done.returncode != 0
             print(f"{variant.name}: {done.stdout.strip() or f'exit status {done.returncode}'}", flush=True)
             print(done.stderr, file=sys.stderr, end="")
+        build_sanitized(Path(folder))
+        done = run_sanitized(Path(folder), seed=1, seconds=seconds)
+        bad += done.returncode != 0
+        print(f"the runtime's modules: {done.stdout.strip() or f'exit status {done.returncode}'}", flush=True)
+        print(done.stderr, file=sys.stderr, end="")
     return 1 if bad else 0
 
 
