@@ -82,7 +82,11 @@ class MeterCore:
     def handled_since(self, now: float, began_at: float, /) -> None: ...
 
 class CellCore:
-    """A mailbox from a message's arrival to its handler, and the end of a handler that succeeded."""
+    """A mailbox: what arrives, what is taken out, and the end of a handler that succeeded.
+
+    A subclass supplies what it calls: ``_would_wait_for_itself``, ``_misused``, ``_refuses``; and if it has a task,
+    ``_begin_beside``, ``_enter``, ``_leave``, ``_ended_by``, ``_waits``, ``_was_cancelled``.
+    """
 
     def __init__(
         self,
@@ -140,7 +144,7 @@ class CellCore:
         """No handler runs, and no message waits."""
 
 class RemoteOriginCore:
-    """The way back to a caller in another process."""
+    """The way back to a caller in another process. A subclass supplies ``_send`` and ``_cannot_travel``."""
 
     def __new__(cls, node: Node, peer: Peer, encode: Callable[[object], bytes]) -> Self: ...
     @property
@@ -153,7 +157,10 @@ class RemoteOriginCore:
         """A message of that size left the mailbox: credit is returned in quarters of its capacity."""
 
 class DeliveryCore:
-    """An envelope from a ring to the mailbox or to the call that it is meant for."""
+    """An envelope from a ring to the mailbox or to the call that it is meant for.
+
+    A subclass supplies ``_take_other``, ``_gone`` and ``_undecodable``.
+    """
 
     def __new__(cls, node: Node, decode: Callable[[Any], Any]) -> Self: ...
     @property
@@ -167,7 +174,7 @@ class DeliveryCore:
         """
 
 class NodeCore:
-    """What a node does for every message."""
+    """What a node does for every message. A subclass supplies ``schedule_flush``, ``flush`` and ``read_link``."""
 
     bell: Doorbell
     outbox: Outbox
@@ -190,7 +197,7 @@ class NodeCore:
         """For waits: our ring, if messages wait for room in it."""
 
 class AsyncNodeCore(NodeCore):
-    """What a node does in every turn of its loop."""
+    """What a node does in every turn of its loop. A subclass supplies ``_look_later``, for after one that failed."""
 
     loop: asyncio.AbstractEventLoop
     _context: Context  # of turns

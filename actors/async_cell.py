@@ -2,7 +2,7 @@
 
 A handler runs inside the serving task (a task each would double the cost of a call); so its cancellation is told
 apart from the cell's own by `_cancelled_by`. A handler of an idle actor begins even before that task has a turn, in the
-callback that brought its message, in the task's context and as the current task (native/cell.c: `put_and_run`); if it
+callback that brought its message, in the task's context and as the current task (native/at_once.c); if it
 has to wait, the task goes on with it. A process that was woken for one short call so needs no further turn of its loop.
 """
 
@@ -158,14 +158,14 @@ class AsyncCell(Cell):
             self._task.cancel()
 
     def _waits(self, incoming: Incoming, handler: Coroutine[Any, Any, Any], awaited: Any) -> None:
-        """A handler that began at once waits: the task goes on with it."""
+        """A handler that began at once (native/at_once.c) waits: the task goes on with it."""
         self._begun = Begun(incoming, handler, awaited)
         arrived = self._arrived
         if arrived is not None and not arrived.done():  # else the handler has cancelled its task
             arrived.set_result(None)
 
     def _was_cancelled(self, error: BaseException | None) -> None:
-        """A handler that began at once is over, by ``error`` or well, and has cancelled the task."""
+        """A handler that began at once (native/at_once.c) is over, by ``error`` or well, and has cancelled the task."""
         self._ended_cancelled = Ended(error)
 
     async def _go_on(self, begun: Begun, cancelled: asyncio.CancelledError | None) -> None:

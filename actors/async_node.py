@@ -177,5 +177,5 @@ class AsyncNode(AsyncNodeCore, Node):
         self._schedule_turn()
 
     def _look_later(self) -> None:
-        """After a turn that failed."""
+        """After a turn (native/async_node.c) that failed."""
         self.loop.call_later(RETRY_S, self._schedule_look)

@@ -145,6 +145,7 @@ class ThreadCell(BlockingCell):
     def cancel(self, origin: Origin, call_id: int) -> None:
         with self._changed:
             super().cancel(ThreadedOrigin(origin, self._loop), call_id)
+            self._wake()  # a stream is closed by the actor's own thread
 
     def more(self, origin: Origin, call_id: int, count: int) -> None:
         with self._changed:

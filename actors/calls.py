@@ -14,7 +14,7 @@ from ringcast.channels import ChannelError
 
 from . import call_context
 from .consumer import StreamReader
-from .errors import ActorDied, ActorError, Cause, DeadlineExceeded, MailboxFull
+from .errors import ActorDied, ActorError, CallCycle, Cause, DeadlineExceeded, MailboxFull
 from .ref import Ref
 from .route import UP, Local, Outgoing, Route, RouteState
 from .wire import Envelope
@@ -27,7 +27,8 @@ log = logging.getLogger("ringcast.actors")
 # On the way of every message:
 CALL, CAST, OPEN, GROUP = (int(kind) for kind in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP))
 LOCAL_MESSAGE_BYTES: Final = 256  # what a message inside one process is charged: it is never encoded
-MAX_UNRESOLVED: Final = 1024  # casts that may wait for the way to their actor to be found
+MAX_UNRESOLVED: Final = 1024  # casts that may wait for the way to their actor to be found,
+MAX_UNRESOLVED_BYTES: Final = 1 << 20  # and their size, unless it is one
 
 
 class Waiter(Protocol):
@@ -125,8 +126,11 @@ class Calls:
             return None
         outgoing = Outgoing(size_bytes, payload, local, None)
         if wait:
+            outgoing.in_cycle = route.actor_id in call_context.current().chain
+            if outgoing.in_cycle and route.state is UP:
+                raise _cycle(route)
             outgoing.sent = node.current_loop().create_future()
-        elif route.state is not RouteState.RESOLVING or len(route.waiting) >= MAX_UNRESOLVED:
+        elif not _may_wait_for_the_way(route, size_bytes):
             raise MailboxFull(
                 f"mailbox of {ref._name!r} is full: {route.outstanding_bytes} of {route.capacity_bytes} bytes "
                 f"sent and not yet taken, {len(route.waiting)} messages wait; use `cast.wait` to wait for room"
@@ -241,6 +245,16 @@ class Calls:
                 log.warning("a cast to %r was dropped: %s", route.name, cause.summary)
         route.waiting.clear()
 
+    def end_cycles(self, route: Route) -> None:
+        """The way to an actor is known now: end what would wait for room that it will never make."""
+        for outgoing in [outgoing for outgoing in route.waiting if outgoing.in_cycle]:
+            route.waiting.remove(outgoing)
+            if outgoing.sent is not None:
+                if not outgoing.sent.done():
+                    outgoing.sent.set_exception(_cycle(route))
+            elif outgoing.call_id is not None and (pending := self._pending.pop(outgoing.call_id, None)) is not None:
+                pending[0].end(None, _cycle(route))
+
     def not_sent(self, route: Route, outgoing: Outgoing, error: ChannelError) -> None:
         """A message that had waited for its turn could not leave."""
         if outgoing.sent is not None:
@@ -305,8 +319,11 @@ class Calls:
             except BaseException:
                 del self._pending[call_id]
                 raise
+        elif (in_cycle := route.actor_id in context.chain) and route.state is UP:
+            del self._pending[call_id]
+            waiter.end(None, _cycle(route))
         else:
-            route.waiting.append(Outgoing(size_bytes, payload, local, call_id))
+            route.waiting.append(Outgoing(size_bytes, payload, local, call_id, in_cycle=in_cycle))
 
     def _broadcast(
         self,
@@ -343,3 +360,18 @@ class Calls:
             if route.stall_after_s is not None:
                 node.watch_for_stall(route)
         return True
+
+
+def _cycle(route: Route) -> CallCycle:
+    """Why a message must not wait for room: its actor makes none before the handler that sends it has ended."""
+    return CallCycle(
+        f"the mailbox of {route.name!r} is full, and a handler that {route.name!r} itself waits for would wait for room"
+    )
+
+
+def _may_wait_for_the_way(route: Route, size_bytes: int) -> bool:
+    """Whether a cast may be kept until it is known where its actor lives, and how much that one lets in."""
+    waiting = route.waiting
+    if route.state is not RouteState.RESOLVING or len(waiting) >= MAX_UNRESOLVED:
+        return False
+    return not waiting or size_bytes + sum(outgoing.size_bytes for outgoing in waiting) <= MAX_UNRESOLVED_BYTES

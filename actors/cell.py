@@ -123,7 +123,7 @@ class Cell(CellCore, ABC):
         return inside_handler(incoming.context, self.actor_id)
 
     def _misused(self, incoming: Incoming, handler: Handler | None) -> None:
-        """End a message to what is no handler, or one of another kind."""
+        """End a message (native/cell.c) to what is no handler, or one of another kind."""
         title = type(self.actor).__qualname__
         if handler is None:
             known = ", ".join(self._handlers) or "none"

@@ -40,6 +40,7 @@ class Delivery(DeliveryCore):
         }
 
     def _take_other(self, peer: Peer, message: list[Any]) -> None:
+        """An envelope that is none of native/delivery.c's."""
         take = self._take_by_kind.get(message[0])
         if take is None:
             raise DecodeError(f"no envelope kind {message[0]}")
@@ -68,6 +69,7 @@ class Delivery(DeliveryCore):
             cell.more(peer.origin, call_id, count)
 
     def _gone(self, actor_id: int, incoming: Incoming) -> None:
+        """A call for an actor that is not here (from native/delivery.c)."""
         assert incoming.call_id is not None
         text = "it is not in this process"
         incoming.origin.fail(str(actor_id), incoming.call_id, FailureKind.GONE, None, text, "")
@@ -81,13 +83,15 @@ class Delivery(DeliveryCore):
             if isinstance(first, int):
                 self._node.calls.finish(first, None, RemoteError(peer.name, type(error).__name__, str(error), ""))
         elif kind in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP):
-            for number, actor_id in enumerate(first if isinstance(first, list) else [first]):
+            for rank, actor_id in enumerate(first if isinstance(first, list) else [first]):
                 cell = self._node.cells.get(actor_id) if isinstance(actor_id, int) else None
-                if cell is None:
-                    continue
-                peer.origin.took(cell.actor_id, len(data), cell.capacity_bytes)
+                if cell is None and kind == Envelope.GROUP:
+                    continue  # it lives elsewhere
+                if cell is not None:
+                    peer.origin.took(cell.actor_id, len(data), cell.capacity_bytes)
                 if kind != Envelope.CAST and isinstance(second, int):
-                    peer.origin.fail(cell.name, second + number, FailureKind.RAISED, error, str(error), "")
+                    name = str(actor_id) if cell is None else cell.name
+                    peer.origin.fail(name, second + rank, FailureKind.RAISED, error, str(error), "")
 
 
 def _head_of(data: bytes | memoryview) -> tuple[object, object, object]:

@@ -240,6 +240,7 @@ class Node(NodeCore, ABC):
         route.capacity_bytes = capacity_bytes
         route.stall_after_s = stall_after_s
         self.pump(route)
+        self.calls.end_cycles(route)
 
     def route_down(self, actor_id: int, cause: Cause) -> None:
         """The actor is not to be reached: end its calls and forget the way; the next call asks anew."""

@@ -41,6 +41,7 @@ class RemoteOrigin(RemoteOriginCore):
         return super().__new__(cls, node, peer, node.codec.encode)
 
     def _cannot_travel(self, name: str, call_id: int, error: EncodeError | SegmentError) -> None:
+        """A value could not be sent (from native/origin.c)."""
         self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:

@@ -44,6 +44,7 @@ class Outgoing:
     local: Local | None
     call_id: int | None
     sent: asyncio.Future[None] | None = None  # a waiting cast's caller
+    in_cycle: bool = False  # the actor waits for whoever sends this, so it would make no room for it
     dropped: bool = False  # its caller was cancelled before it left
 
 

@@ -21,7 +21,7 @@ class MailboxStatistics:
     oldest_age_s: float  # how long the first of them has waited; 0 if none waits
     handled: int  # messages whose handler ended, whatever way
     failed: int  # of those, whose handler raised
-    expired: int  # messages whose deadline passed in the mailbox
+    expired: int  # calls found too late when it was their turn; those that their caller gave up before have left
     queue_time_s: float  # the sum over all messages taken
     handling_time_s: float  # the sum over all messages handled
     queue_time_histogram: list[int]  # by powers of two of a microsecond, see mailbox_meter.BUCKETS

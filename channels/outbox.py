@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 class Outbox(_native.OutboxCore):
     """Sends to the readers of ``ring``, each also reached by a link."""
 
+    def __new__(cls, ring: RingWriter) -> Outbox:
+        return super().__new__(cls, ring)
+
     def __init__(self, ring: RingWriter) -> None:
-        self._max_inline = ring.max_inline
         self._links: dict[int, Link] = {}
         self._policies: dict[int, Policy] = {}
         self._limits: dict[int, int] = {}
@@ -89,7 +91,7 @@ class Outbox(_native.OutboxCore):
         size_bytes = sum(memoryview(part).nbytes for part in parts)
         if mask & self._detached:
             self._look_after_detached(mask, size_bytes)
-        if size_bytes > self._max_inline:
+        if size_bytes > self.ring.max_inline:
             return self._try_overflow(parts, size_bytes, mask, type)
         if self._needs_ring(mask) and not self._put(lambda: self.ring.try_send_parts(parts, mask, type), size_bytes):
             return False
@@ -105,7 +107,7 @@ class Outbox(_native.OutboxCore):
         """
         sent = 0
         while sent < len(payloads):
-            if not mask & self._detached and memoryview(payloads[sent]).nbytes <= self._max_inline:
+            if not mask & self._detached and memoryview(payloads[sent]).nbytes <= self.ring.max_inline:
                 sent += self.ring.send_many(payloads[sent:] if sent else payloads, mask, type)
                 if sent == len(payloads):
                     break
@@ -153,7 +155,7 @@ class Outbox(_native.OutboxCore):
 
     def holders(self, size_bytes: int) -> int:
         """Mask of the readers in the ring that hold the room which a message of that size would need now."""
-        if size_bytes <= self._max_inline:
+        if size_bytes <= self.ring.max_inline:
             return self.ring.laggards(self.ring.required(size_bytes))
         held = self.ring.laggards(self.ring.required(RECORD_BYTES))
         for _, laggards in self._credits.holders():

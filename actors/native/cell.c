@@ -1,31 +1,17 @@
-/* CellCore: a mailbox from a message's arrival to its handler, and the end of a handler that succeeded. */
+/* CellCore: a mailbox. What arrives, what is taken out, and the end of a handler that succeeded. */
 #include "actors.h"
 
 #define SHOW_EVERY_S 0.01
 
-/* The fields of cell.Handler and cell.Panel. */
-enum { NUMBER, DESCRIPTOR, HANDLER_FUNCTION, IS_STREAM, IS_CONCURRENT, IS_IDEMPOTENT, BEGINS_AT_ONCE, HANDLER_FIELDS };
+/* The fields of cell.Panel. */
 enum { ADVANCE, SHOW, PANEL_FIELDS };
-
-/* What a cell holds: the first ones are given to the constructor, in this order. */
-enum { ACTOR, ACTOR_ID, ACTOR_NAME, CAPACITY, QUEUE, METER, HANDLERS, PLAIN_CONTEXT, PANEL, NUM_GIVEN };
-enum { CURRENT = NUM_GIVEN, ARRIVED, TIMER, TASK, TASK_CONTEXT, BEGUN, NUM_PARTS };
-
-typedef struct {
-    PyObject_HEAD
-    actors_state *state;
-    PyObject *parts[NUM_PARTS]; /* NULL or None: there is none */
-    double shown_at;
-    Py_ssize_t shown_depth;
-    char stopping;
-} CellObject;
 
 /* ---- making and ending ---- */
 
 static PyObject *cell_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
 {
     actors_state *state = actors_state_of(type);
-    CellObject *self = state ? (CellObject *)type->tp_alloc(type, 0) : NULL;
+    CellObject *self = state ? (CellObject *)allocate(type) : NULL;
     if (self)
         self->state = state;
     return (PyObject *)self;
@@ -55,14 +41,14 @@ static int cell_init(CellObject *self, PyObject *args, PyObject *keywords)
 static int cell_traverse(CellObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    for (int i = 0; i < NUM_PARTS; i++)
+    for (int i = 0; i < NUM_CELL_PARTS; i++)
         Py_VISIT(self->parts[i]);
     return 0;
 }
 
 static int cell_clear(CellObject *self)
 {
-    for (int i = 0; i < NUM_PARTS; i++)
+    for (int i = 0; i < NUM_CELL_PARTS; i++)
         Py_CLEAR(self->parts[i]);
     return 0;
 }
@@ -86,8 +72,7 @@ static bool is_made(CellObject *self)
     return false;
 }
 
-/* A message as an argument; NULL with an exception. */
-static IncomingObject *message_of(CellObject *self, PyObject *given)
+IncomingObject *message_of(CellObject *self, PyObject *given)
 {
     if (!is_made(self))
         return NULL;
@@ -97,29 +82,31 @@ static IncomingObject *message_of(CellObject *self, PyObject *given)
     return NULL;
 }
 
-/* Its handler, borrowed; NULL if there is none, with an exception if it cannot be looked up. */
-static PyObject *handler_of(CellObject *self, IncomingObject *incoming)
+static bool is_handler(PyObject *object)
 {
-    PyObject *handler = PyDict_GetItemWithError(self->parts[HANDLERS], incoming->objects[METHOD]);
-    if (handler && !(PyTuple_Check(handler) && PyTuple_GET_SIZE(handler) == HANDLER_FIELDS)) {
-        PyErr_SetString(PyExc_TypeError, "a cell's handlers are of the class Handler");
-        return NULL;
-    }
-    return handler;
+    if (PyTuple_Check(object) && PyTuple_GET_SIZE(object) == HANDLER_FIELDS)
+        return true;
+    PyErr_Format(PyExc_TypeError, "a handler of a cell is a Handler, not a %s", Py_TYPE(object)->tp_name);
+    return false;
 }
 
-static bool handler_is(PyObject *handler, int field)
+PyObject *handler_of(CellObject *self, IncomingObject *incoming)
+{
+    PyObject *handler = PyDict_GetItemWithError(self->parts[HANDLERS], incoming->objects[METHOD]);
+    return handler && is_handler(handler) ? handler : NULL;
+}
+
+bool handler_is(PyObject *handler, int field)
 {
     return PyTuple_GET_ITEM(handler, field) == Py_True;
 }
 
-static bool has_context(CellObject *self, IncomingObject *incoming)
+bool has_context(CellObject *self, IncomingObject *incoming)
 {
     return incoming->objects[CONTEXT] != self->state->empty_context;
 }
 
-/* Whether messages wait; -1 with an exception. */
-static int has_queue(CellObject *self)
+int cell_has_queue(CellObject *self)
 {
     Py_ssize_t depth = PyObject_Size(self->parts[QUEUE]);
     return depth < 0 ? -1 : depth > 0;
@@ -127,50 +114,51 @@ static int has_queue(CellObject *self)
 
 /* ---- figures on the board ---- */
 
-/* One of the panel's functions, borrowed; NULL without an exception if there is no panel. */
+/* One of the panel's functions; NULL without an exception if there is no panel. */
 static PyObject *panel_function(CellObject *self, int field)
 {
     PyObject *panel = self->parts[PANEL];
     if (!is_set(panel))
         return NULL;
     if (PyTuple_Check(panel) && PyTuple_GET_SIZE(panel) == PANEL_FIELDS)
-        return PyTuple_GET_ITEM(panel, field);
+        return Py_NewRef(PyTuple_GET_ITEM(panel, field));
     PyErr_SetString(PyExc_TypeError, "a cell's panel is a Panel, or None");
     return NULL;
 }
 
-/* Show which handler runs, by its number, if anybody looks. */
-static int advance(CellObject *self, PyObject *number)
+int cell_advance(CellObject *self, PyObject *number)
 {
     PyObject *function = panel_function(self, ADVANCE);
     PyObject *result = function ? PyObject_CallOneArg(function, number) : NULL;
+    Py_XDECREF(function);
     Py_XDECREF(result);
     return result || !PyErr_Occurred() ? 0 : -1;
+}
+
+/* When the oldest message arrived, in monotonic microseconds, 0 if there is none; -1 with an exception. */
+static long long oldest_us(CellObject *self)
+{
+    PyObject *oldest = PySequence_GetItem(self->parts[QUEUE], 0);
+    IncomingObject *incoming = oldest ? message_of(self, oldest) : NULL;
+    long long arrived_us = incoming ? (long long)(incoming->arrived_at * 1e6) : -1;
+    Py_XDECREF(oldest);
+    return arrived_us;
 }
 
 /* Put depth, arrival of the oldest and totals on the board, and remember when. */
 static int show_figures(CellObject *self, double now)
 {
-    PyObject *function = panel_function(self, SHOW), *queue = self->parts[QUEUE];
     MeterObject *meter = (MeterObject *)self->parts[METER];
+    Py_ssize_t depth = PyObject_Size(self->parts[QUEUE]);
+    long long arrived_us = depth > 0 ? oldest_us(self) : depth;
+    if (arrived_us < 0)
+        return -1;
+    PyObject *function = panel_function(self, SHOW);
     if (!function)
         return PyErr_Occurred() ? -1 : 0;
-    Py_ssize_t depth = PyObject_Size(queue);
-    if (depth < 0)
-        return -1;
-    long long oldest_us = 0;
-    if (depth) {
-        PyObject *oldest = PySequence_GetItem(queue, 0);
-        IncomingObject *incoming = oldest ? message_of(self, oldest) : NULL;
-        if (incoming)
-            oldest_us = (long long)(incoming->arrived_at * 1e6);
-        Py_XDECREF(oldest);
-        if (!incoming)
-            return -1;
-    }
     self->shown_at = now;
     self->shown_depth = depth;
-    PyObject *figures[] = {PyLong_FromSsize_t(depth), PyLong_FromLongLong(oldest_us),
+    PyObject *figures[] = {PyLong_FromSsize_t(depth), PyLong_FromLongLong(arrived_us),
                            PyLong_FromUnsignedLongLong(meter->handled),
                            PyLong_FromLongLong((long long)(meter->handling_time_s * 1e6))};
     PyObject *result = NULL;
@@ -178,23 +166,26 @@ static int show_figures(CellObject *self, double now)
         result = PyObject_Vectorcall(function, figures, 4, NULL);
     for (int i = 0; i < 4; i++)
         Py_XDECREF(figures[i]);
+    Py_DECREF(function);
     Py_XDECREF(result);
     return result ? 0 : -1;
 }
 
-static int show_idle(CellObject *self)
+int cell_show_idle(CellObject *self)
 {
+    if (!is_made(self))
+        return -1;
     if (!is_set(self->parts[PANEL]))
         return 0;
     PyObject *none = PyLong_FromLong(0);
-    int shown = none ? advance(self, none) : -1;
+    int shown = none ? cell_advance(self, none) : -1;
     Py_XDECREF(none);
     return shown < 0 ? -1 : show_figures(self, ((MeterObject *)self->parts[METER])->taken_at);
 }
 
-static PyObject *cell_show_idle(CellObject *self, PyObject *Py_UNUSED(ignored))
+static PyObject *show_idle(CellObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return show_idle(self) < 0 ? NULL : Py_NewRef(Py_None);
+    return cell_show_idle(self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ---- into the mailbox ---- */
@@ -206,16 +197,16 @@ static PyObject *cell_enqueue(CellObject *self, PyObject *given)
     if (!incoming)
         return NULL;
     if (has_context(self, incoming)) {
-        int waits = ask_truth(NAME(state, _would_wait_for_itself), (PyObject *)self, given, NULL);
-        if (waits < 0)
-            return NULL;
-        if (waits)
-            Py_RETURN_FALSE;
+        int is_cycle = ask_truth(NAME(state, _would_wait_for_itself), (PyObject *)self, given, NULL);
+        if (is_cycle)
+            return is_cycle < 0 ? NULL : Py_NewRef(Py_False);
     }
     double now = clock_now(state);
-    if ((now == -1 && PyErr_Occurred()) || call_quietly(NAME(state, append), self->parts[QUEUE], given, NULL) < 0)
+    if (now == -1 && PyErr_Occurred())
         return NULL;
     incoming->arrived_at = now;
+    if (call_quietly(NAME(state, append), self->parts[QUEUE], given, NULL) < 0)
+        return NULL;
     Py_ssize_t depth = PyObject_Size(self->parts[QUEUE]);
     MeterObject *meter = (MeterObject *)self->parts[METER];
     if (depth > meter->peak_depth)
@@ -228,7 +219,7 @@ static int begins_beside(CellObject *self, IncomingObject *incoming)
 {
     if (!is_set(self->parts[TASK_CONTEXT]) || self->stopping)
         return 0;
-    int is_busy = is_set(self->parts[CURRENT]) ? 1 : has_queue(self);
+    int is_busy = is_set(self->parts[RUNNING]) ? 1 : cell_has_queue(self);
     if (is_busy <= 0)
         return is_busy;
     PyObject *handler = handler_of(self, incoming);
@@ -279,29 +270,37 @@ static PyObject *cell_admit(CellObject *self, PyObject *given)
     if (origin_took(state, incoming->objects[ORIGIN], self->parts[ACTOR_ID], incoming->size_bytes,
                     self->parts[CAPACITY]) < 0)
         return NULL;
-    PyObject *handler = handler_of(self, incoming);
+    PyObject *handler = Py_XNewRef(handler_of(self, incoming));
     if (!handler && PyErr_Occurred())
         return NULL;
-    if (!handler || handler_is(handler, IS_STREAM) != incoming->is_stream) {
-        int told = call_quietly(NAME(state, _misused), (PyObject *)self, given, handler ? handler : Py_None);
-        return told < 0 ? NULL : Py_NewRef(Py_None);
-    }
-    Py_INCREF(handler);
-    int refused = has_context(self, incoming) ? ask_truth(NAME(state, _refuses), (PyObject *)self, given, handler) : 0;
-    if (refused)
-        Py_SETREF(handler, refused < 0 ? NULL : Py_NewRef(Py_None));
+    int refused = 0;
+    if (!handler || handler_is(handler, IS_STREAM) != incoming->is_stream)
+        refused = call_quietly(NAME(state, _misused), (PyObject *)self, given, handler ? handler : Py_None) ? -1 : 1;
+    else if (has_context(self, incoming))
+        refused = ask_truth(NAME(state, _refuses), (PyObject *)self, given, handler);
+    if (!refused)
+        return handler;
+    Py_XDECREF(handler);
+    return refused < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* What _admit, by whatever class, says of a message: its handler, or None. */
+static PyObject *admitted(CellObject *self, PyObject *given)
+{
+    PyObject *handler = PyObject_CallMethodOneArg((PyObject *)self, NAME(self->state, _admit), given);
+    if (handler && handler != Py_None && !is_handler(handler))
+        Py_CLEAR(handler);
     return handler;
 }
 
-/* The handler of a message that does not wait in the mailbox: None if it is not to be handled. */
-static PyObject *cell_admit_at_once(CellObject *self, PyObject *given)
+PyObject *cell_admit_at_once(CellObject *self, PyObject *given)
 {
     int enqueued = ask_truth(NAME(self->state, _enqueue), (PyObject *)self, given, NULL);
     if (enqueued <= 0)
         return enqueued < 0 ? NULL : Py_NewRef(Py_None);
     if (call_quietly(NAME(self->state, pop), self->parts[QUEUE], NULL, NULL) < 0)
         return NULL;
-    return PyObject_CallMethodOneArg((PyObject *)self, NAME(self->state, _admit), given);
+    return admitted(self, given);
 }
 
 /* Before a handler begins. */
@@ -309,8 +308,8 @@ static int show_begin(CellObject *self, IncomingObject *incoming, PyObject *hand
 {
     if (!is_set(self->parts[PANEL]))
         return 0;
-    int queued = has_queue(self);
-    if (queued < 0 || advance(self, PyTuple_GET_ITEM(handler, NUMBER)) < 0)
+    int queued = cell_has_queue(self);
+    if (queued < 0 || cell_advance(self, PyTuple_GET_ITEM(handler, NUMBER)) < 0)
         return -1;
     if ((self->shown_depth && !queued) || incoming->began_at - self->shown_at > SHOW_EVERY_S)
         return show_figures(self, incoming->began_at);
@@ -322,7 +321,7 @@ static PyObject *cell_take(CellObject *self, PyObject *Py_UNUSED(ignored))
     actors_state *state = self->state;
     PyObject *given = is_made(self) ? PyObject_CallMethodNoArgs(self->parts[QUEUE], NAME(state, popleft)) : NULL;
     IncomingObject *incoming = given ? message_of(self, given) : NULL;
-    PyObject *handler = incoming ? PyObject_CallMethodOneArg((PyObject *)self, NAME(state, _admit), given) : NULL;
+    PyObject *handler = incoming ? admitted(self, given) : NULL;
     PyObject *taken = NULL;
     if (handler && (handler == Py_None || show_begin(self, incoming, handler) == 0))
         taken = PyTuple_Pack(2, given, handler);
@@ -331,7 +330,7 @@ static PyObject *cell_take(CellObject *self, PyObject *Py_UNUSED(ignored))
     return taken;
 }
 
-static int succeeded(CellObject *self, IncomingObject *incoming, PyObject *value)
+int cell_succeeded(CellObject *self, IncomingObject *incoming, PyObject *value)
 {
     double now = clock_now(self->state);
     if (now == -1 && PyErr_Occurred())
@@ -345,207 +344,30 @@ static int succeeded(CellObject *self, IncomingObject *incoming, PyObject *value
     return result ? 0 : -1;
 }
 
-static PyObject *cell_succeeded(CellObject *self, PyObject *const *args, Py_ssize_t count)
+static PyObject *succeeded(CellObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "_succeeded takes a message and a value");
     IncomingObject *incoming = message_of(self, args[0]);
-    return incoming && succeeded(self, incoming, args[1]) == 0 ? Py_NewRef(Py_None) : NULL;
-}
-
-/* ---- at once ---- */
-
-/* The coroutine function(actor, *args, **kwargs). */
-static PyObject *call_handler(CellObject *self, IncomingObject *incoming, PyObject *function)
-{
-    enum { FEW = 8 };
-    PyObject *args = incoming->objects[ARGS], *kwargs = incoming->objects[KWARGS], *few[FEW + 1];
-    if (PyList_CheckExact(args) && PyList_GET_SIZE(args) <= FEW && PyDict_CheckExact(kwargs) && !PyDict_GET_SIZE(kwargs)) {
-        Py_ssize_t count = PyList_GET_SIZE(args);
-        few[0] = self->parts[ACTOR];
-        for (Py_ssize_t i = 0; i < count; i++)
-            few[i + 1] = PyList_GET_ITEM(args, i);
-        return PyObject_Vectorcall(function, few, (size_t)count + 1, NULL);
-    }
-    if (!PyDict_Check(kwargs))
-        return PyErr_Format(PyExc_TypeError, "arguments by name are a dict, not a %s", Py_TYPE(kwargs)->tp_name);
-    PyObject *whole = PyList_New(1), *result = NULL;
-    if (whole) {
-        PyList_SET_ITEM(whole, 0, Py_NewRef(self->parts[ACTOR]));
-        if (PyList_SetSlice(whole, 1, 1, args) == 0)
-            Py_SETREF(whole, PyList_AsTuple(whole));
-        else
-            Py_CLEAR(whole);
-    }
-    if (whole)
-        result = PyObject_Call(function, whole, kwargs);
-    Py_XDECREF(whole);
-    return result;
-}
-
-/* In the task's context: be inside the handler of that message. */
-static int enter(CellObject *self, PyObject *given, IncomingObject *incoming)
-{
-    PyObject *now = NULL;
-    if (PyContextVar_Get(self->state->current_context, NULL, &now) < 0)
-        return -1;
-    bool is_plain = now == self->parts[PLAIN_CONTEXT] && !has_context(self, incoming);
-    Py_XDECREF(now);
-    if (!is_plain)
-        return call_quietly(NAME(self->state, _enter), (PyObject *)self, given, NULL);
-    Py_XSETREF(self->parts[CURRENT], Py_NewRef(given));
-    return 0;
-}
-
-static int leave(CellObject *self)
-{
-    if (is_set(self->parts[TIMER]))
-        return call_quietly(NAME(self->state, _leave), (PyObject *)self, NULL, NULL);
-    Py_XSETREF(self->parts[CURRENT], Py_NewRef(Py_None));
-    return 0;
-}
-
-static int in_task(CellObject *self, PyObject *loop, PyObject **function, const char *name)
-{
-    if (!*function) {
-        PyObject *asyncio = PyImport_ImportModule("asyncio");
-        *function = asyncio ? PyObject_GetAttrString(asyncio, name) : NULL;
-        Py_XDECREF(asyncio);
-        if (!*function)
-            return -1;
-    }
-    PyObject *args[] = {loop, self->parts[TASK]};
-    PyObject *result = PyObject_Vectorcall(*function, args, 2, NULL);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
-}
-
-/* Run the handler in the task's context as far as it goes without waiting, and tell the caller what came of it.
- * `failure` becomes the handler's exception, if it raised one. -1: even telling it has failed. */
-static int run_in_context(CellObject *self, PyObject *given, PyObject *handler, PyObject **failure)
-{
-    actors_state *state = self->state;
-    IncomingObject *incoming = (IncomingObject *)given;
-    PyObject *context = Py_NewRef(self->parts[TASK_CONTEXT]), *value = NULL;
-    int told = -1;
-    if (PyContext_Enter(context) < 0) {
-        Py_DECREF(context);
-        return -1;
-    }
-    PyObject *running = NULL;
-    PySendResult sent = PYGEN_ERROR;
-    if (enter(self, given, incoming) == 0) {
-        running = call_handler(self, incoming, PyTuple_GET_ITEM(handler, HANDLER_FUNCTION));
-        if (running)
-            sent = PyIter_Send(running, Py_None, &value);
-        if (sent == PYGEN_ERROR) {
-            *failure = take_exception();
-            told = call_quietly(NAME(state, _ended_by), (PyObject *)self, given, *failure);
-        }
-    }
-    if (PyContext_Exit(context) < 0)
-        sent = PYGEN_ERROR;
-    if (sent == PYGEN_RETURN) {
-        told = succeeded(self, incoming, value);
-    } else if (sent == PYGEN_NEXT) {
-        PyObject *args[] = {(PyObject *)self, given, running, value};
-        PyObject *result = PyObject_VectorcallMethod(NAME(state, _waits), args, 4, NULL);
-        told = result ? 0 : -1;
-        Py_XDECREF(result);
-    }
-    Py_XDECREF(value);
-    Py_XDECREF(running);
-    Py_DECREF(context);
-    return told;
-}
-
-/* The same as the task that serves the mailbox, though it has no turn; whether the handler is over, -1 with an
- * exception. `arrived` is what that task waits for. */
-static int run_at_once(CellObject *self, PyObject *given, PyObject *handler, PyObject *arrived)
-{
-    actors_state *state = self->state;
-    PyObject *failure = NULL, *loop = PyObject_CallMethodNoArgs(arrived, NAME(state, get_loop));
-    int ok = loop ? advance(self, PyTuple_GET_ITEM(handler, NUMBER)) : -1;
-    if (ok == 0)
-        ok = in_task(self, loop, &state->enter_task, "_enter_task"); /* the loop runs none: we are in a callback */
-    if (ok < 0) {
-        Py_XDECREF(loop);
-        return -1;
-    }
-    int told = run_in_context(self, given, handler, &failure);
-    if (told < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
-        /* Not even the failure could be told: the task's end, as if it had run the handler. */
-        PyObject *error = take_exception();
-        told = ask_truth(NAME(state, done), arrived, NULL, NULL);
-        if (told == 0)
-            told = call_quietly(NAME(state, set_exception), arrived, error, NULL);
-        Py_DECREF(error);
-    }
-    PyObject *error = told < 0 ? take_exception() : NULL;
-    ok = in_task(self, loop, &state->leave_task, "_leave_task");
-    Py_DECREF(loop);
-    if (ok == 0 && !is_set(self->parts[BEGUN]))
-        ok = leave(self);
-    int over = 0;
-    if (ok == 0 && !error && !is_set(self->parts[BEGUN])) {
-        over = ask_truth(NAME(state, cancelled), arrived, NULL, NULL);
-        if (over > 0)
-            over = call_quietly(NAME(state, _was_cancelled), (PyObject *)self, failure ? failure : Py_None, NULL);
-        int queued = over < 0 ? -1 : has_queue(self);
-        if (queued < 0 || (!queued && show_idle(self) < 0))
-            over = -1;
-        else
-            over = ask_truth(NAME(state, done), arrived, NULL, NULL);
-        over = over < 0 ? -1 : !over;
-    }
-    Py_XDECREF(failure);
-    if (error)
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    Py_XDECREF(error);
-    return ok < 0 || PyErr_Occurred() ? -1 : over;
-}
-
-static PyObject *cell_put_and_run(CellObject *self, PyObject *given)
-{
-    actors_state *state = self->state;
-    IncomingObject *incoming = message_of(self, given);
-    PyObject *handler = incoming ? handler_of(self, incoming) : NULL;
-    if (!incoming || PyErr_Occurred())
-        return NULL;
-    int waits = !handler || !handler_is(handler, BEGINS_AT_ONCE) || incoming->is_stream || !is_set(self->parts[ARRIVED]) ||
-                !is_set(self->parts[TASK]) || !is_set(self->parts[TASK_CONTEXT]);
-    if (!waits)
-        waits = has_queue(self);
-    PyObject *arrived = waits ? NULL : Py_NewRef(self->parts[ARRIVED]);
-    if (!waits)
-        waits = ask_truth(NAME(state, done), arrived, NULL, NULL);
-    int over = waits < 0 ? -1 : 0;
-    if (waits > 0)
-        over = call_quietly(NAME(state, put), (PyObject *)self, given, NULL);
-    else if (waits == 0) {
-        PyObject *admitted = cell_admit_at_once(self, given);
-        over = !admitted ? -1 : admitted == Py_None ? 1 : run_at_once(self, given, admitted, arrived);
-        Py_XDECREF(admitted);
-    }
-    Py_XDECREF(arrived);
-    return over < 0 ? NULL : PyBool_FromLong(over);
+    return incoming && cell_succeeded(self, incoming, args[1]) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyMethodDef methods[] = {
     FUNCTION("put", cell_put, METH_O, "put(incoming)\n\nAdd a message to the mailbox."),
     FUNCTION("put_and_run", cell_put_and_run, METH_O,
-             "put_and_run(incoming) -> bool\n\nThe same from a callback of the actor's loop, where an idle actor may handle "
-             "it at once: True if it has."),
-    FUNCTION("_enqueue", cell_enqueue, METH_O, "_enqueue(incoming) -> bool\n\nFalse: it was answered and is no message."),
+             "put_and_run(incoming) -> bool\n\nThe same from a callback of the actor's loop, where an idle actor may "
+             "handle it at once: True if it has."),
+    FUNCTION("_enqueue", cell_enqueue, METH_O,
+             "_enqueue(incoming) -> bool\n\nFalse: it was answered and is no message."),
     FUNCTION("_admit", cell_admit, METH_O,
              "_admit(incoming) -> Handler | None\n\nThe handler of a message that has left the mailbox; see _take."),
     FUNCTION("_admit_at_once", cell_admit_at_once, METH_O,
              "_admit_at_once(incoming) -> Handler | None\n\nThe handler of one that does not wait in it; see _take."),
     FUNCTION("_take", cell_take, METH_NOARGS,
-             "_take() -> tuple[Incoming, Handler | None]\n\nThe next message and its handler; None if it is not to be handled "
-             "(the caller has been told)."),
-    FUNCTION("_succeeded", cell_succeeded, METH_FASTCALL, "_succeeded(incoming, value)\n\nA handler has returned."),
-    FUNCTION("_show_idle", cell_show_idle, METH_NOARGS, "_show_idle()\n\nNo handler runs, and no message waits."),
+             "_take() -> tuple[Incoming, Handler | None]\n\nThe next message and its handler; None if it is not to be "
+             "handled (the caller has been told)."),
+    FUNCTION("_succeeded", succeeded, METH_FASTCALL, "_succeeded(incoming, value)\n\nA handler has returned."),
+    FUNCTION("_show_idle", show_idle, METH_NOARGS, "_show_idle()\n\nNo handler runs, and no message waits."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -561,7 +383,7 @@ static PyMemberDef members[] = {
     PART("_handlers", HANDLERS, READONLY),
     PART("_plain_context", PLAIN_CONTEXT, READONLY),
     PART("_panel", PANEL, 0),
-    PART("_current", CURRENT, 0),
+    PART("_current", RUNNING, 0),
     PART("_arrived", ARRIVED, 0),
     PART("_timer", TIMER, 0),
     PART("_task", TASK, 0),
@@ -572,8 +394,8 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, PyDoc_STR("CellCore(actor, actor_id, name, capacity_bytes, queue, meter, handlers, plain_context, panel)\n\n"
-                          "The native part of ringcast.actors.cell.Cell.")},
+    {Py_tp_doc, PyDoc_STR("CellCore(actor, actor_id, name, capacity_bytes, queue, meter, handlers, plain_context, "
+                          "panel)\n\nThe native part of ringcast.actors.cell.Cell.")},
     {Py_tp_new, cell_new},
     {Py_tp_init, cell_init},
     {Py_tp_traverse, cell_traverse},
@@ -585,4 +407,5 @@ static PyType_Slot slots[] = {
 };
 
 PyType_Spec cell_spec = {"ringcast.actors._native.CellCore", sizeof(CellObject), 0,
-                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+                         slots};

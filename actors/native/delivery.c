@@ -5,7 +5,8 @@ typedef struct {
     PyObject_HEAD
     actors_state *state;
     PyObject *node, *decode;
-    char is_alone, has_settled;
+    bool is_alone;    /* the message that is handled came alone: there is none behind it that might cancel it */
+    bool has_settled; /* the message that was handled is over, and the loop needs no turn for it */
 } DeliveryObject;
 
 static PyObject *delivery_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -53,7 +54,8 @@ static int is_a(PyObject *part, PyTypeObject *type, const char *what)
 {
     if (PyObject_TypeCheck(part, type))
         return 0;
-    PyErr_Format(PyExc_TypeError, "an envelope whose %s is a %s, not a %s", what, Py_TYPE(part)->tp_name, type->tp_name);
+    PyErr_Format(PyExc_TypeError, "an envelope whose %s is a %s, not a %s", what, Py_TYPE(part)->tp_name,
+                 type->tp_name);
     return -1;
 }
 
@@ -63,8 +65,11 @@ static PyObject *cell_of(DeliveryObject *self, PyObject *actor_id)
     if (is_a(actor_id, &PyLong_Type, "actor") < 0)
         return NULL;
     PyObject *cells = PyObject_GetAttr(self->node, NAME(self->state, cells));
-    PyObject *cell = cells && PyDict_Check(cells) ? PyDict_GetItemWithError(cells, actor_id) : NULL;
-    Py_XINCREF(cell);
+    PyObject *cell = NULL;
+    if (cells && PyDict_Check(cells))
+        cell = Py_XNewRef(PyDict_GetItemWithError(cells, actor_id));
+    else if (cells)
+        PyErr_SetString(PyExc_RuntimeError, "the node's cells are no dict");
     Py_XDECREF(cells);
     return cell;
 }
@@ -101,9 +106,10 @@ static int has_parts(PyObject *message, Py_ssize_t count)
     return -1;
 }
 
-/* What all messages to a mailbox have: objects[METHOD] to objects[CONTEXT], from `part` on; -1 with an exception. The origin
- * and the context are new references, released by drop_common. */
-static int take_common(DeliveryObject *self, PyObject *peer, PyObject *const *part, PyObject *packed, PyObject **objects)
+/* What all messages to a mailbox have: objects[METHOD] to objects[CONTEXT], from `part` on; -1 with an exception. The
+ * origin and the context are new references, released by drop_common. */
+static int take_common(DeliveryObject *self, PyObject *peer, PyObject *const *part, PyObject *packed,
+                       PyObject **objects)
 {
     actors_state *state = self->state;
     objects[METHOD] = part[0];
@@ -165,8 +171,12 @@ static int take_member(DeliveryObject *self, PyObject *actor_id, Py_ssize_t rank
     if (!cell)
         return PyErr_Occurred() ? -1 : 0;
     PyObject *number = PyLong_FromSsize_t(rank);
-    objects[CALL_ID] = !number ? NULL : first_call_id == Py_None ? Py_NewRef(Py_None) : PyNumber_Add(first_call_id, number);
-    int quiet = !objects[CALL_ID] ? -1 : reply_from == Py_None ? 0 : PyObject_RichCompareBool(reply_from, number, Py_NE);
+    objects[CALL_ID] = NULL;
+    if (number)
+        objects[CALL_ID] = first_call_id == Py_None ? Py_NewRef(Py_None) : PyNumber_Add(first_call_id, number);
+    int quiet = objects[CALL_ID] ? 0 : -1;
+    if (quiet == 0 && reply_from != Py_None)
+        quiet = PyObject_RichCompareBool(reply_from, number, Py_NE);
     int done = quiet < 0 ? -1 : deliver(self, actor_id, objects, size_bytes, false, quiet);
     Py_XDECREF(objects[CALL_ID]);
     Py_XDECREF(number);
@@ -177,11 +187,13 @@ static int take_member(DeliveryObject *self, PyObject *actor_id, Py_ssize_t rank
 static int take_group(DeliveryObject *self, PyObject *peer, PyObject *message, Py_ssize_t size_bytes)
 {
     PyObject *objects[NUM_OBJECTS], **parts = ((PyListObject *)message)->ob_item;
-    if (has_parts(message, 8) < 0)
+    if (has_parts(message, 8) < 0 || is_a(parts[1], &PyList_Type, "actors") < 0 ||
+        (parts[2] != Py_None && is_a(parts[2], &PyLong_Type, "first call") < 0) ||
+        (parts[3] != Py_None && is_a(parts[3], &PyLong_Type, "answering rank") < 0))
         return -1;
-    if (is_a(parts[1], &PyList_Type, "actors") < 0 ||
-        (parts[2] != Py_None && is_a(parts[2], &PyLong_Type, "first call") < 0))
-        return -1;
+    for (Py_ssize_t rank = 0; rank < PyList_GET_SIZE(parts[1]); rank++)
+        if (is_a(PyList_GET_ITEM(parts[1], rank), &PyLong_Type, "actor") < 0)
+            return -1; /* before any of them has got it */
     int done = take_common(self, peer, parts + 4, parts[7], objects);
     for (Py_ssize_t rank = 0; done == 0 && rank < PyList_GET_SIZE(parts[1]); rank++)
         done = take_member(self, PyList_GET_ITEM(parts[1], rank), rank, parts[2], parts[3], objects, size_bytes);
@@ -237,11 +249,9 @@ static int handle(DeliveryObject *self, PyObject *peer, PyObject *data)
     if (done == 0 || !PyErr_ExceptionMatches(self->state->undecodable))
         return done;
     PyObject *error = take_exception();
-    PyObject *args[] = {(PyObject *)self, peer, data, error};
-    PyObject *result = PyObject_VectorcallMethod(NAME(self->state, _undecodable), args, 4, NULL);
+    int told = call_handling(error, NAME(self->state, _undecodable), (PyObject *)self, peer, data, error);
     Py_DECREF(error);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
+    return told;
 }
 
 static PyObject *delivery_handle(DeliveryObject *self, PyObject *const *args, Py_ssize_t count)
@@ -258,12 +268,15 @@ static PyObject *delivery_handle_all(DeliveryObject *self, PyObject *const *args
     int is_alone = PyObject_IsTrue(args[2]);
     if (is_alone < 0)
         return NULL;
-    self->is_alone = (char)is_alone;
+    self->is_alone = is_alone;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[1]); i++) {
         PyObject *message = PyList_GET_ITEM(args[1], i);
         if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != 2)
             return PyErr_Format(PyExc_TypeError, "a message is (type, payload)");
-        if (call_quietly(NAME(self->state, handle), (PyObject *)self, args[0], PyTuple_GET_ITEM(message, 1)) < 0)
+        PyObject *data = Py_NewRef(PyTuple_GET_ITEM(message, 1)); /* the list may be changed meanwhile */
+        int handled = call_quietly(NAME(self->state, handle), (PyObject *)self, args[0], data);
+        Py_DECREF(data);
+        if (handled < 0)
             return NULL;
     }
     return PyLong_FromSsize_t(PyList_GET_SIZE(args[1]));
@@ -281,10 +294,11 @@ void delivery_unsettle(actors_state *state, PyObject *delivery)
 }
 
 static PyMethodDef methods[] = {
-    FUNCTION("handle", delivery_handle, METH_FASTCALL, "handle(peer, data)\n\nAct on one message that came from the peer."),
+    FUNCTION("handle", delivery_handle, METH_FASTCALL,
+             "handle(peer, data)\n\nAct on one message that came from the peer."),
     FUNCTION("handle_all", delivery_handle_all, METH_FASTCALL,
-             "handle_all(peer, messages, is_alone) -> int\n\nThe same for what a ring's reader returned; how many that were. "
-             "is_alone: there is none\nbehind it that might cancel it."),
+             "handle_all(peer, messages, is_alone) -> int\n\nThe same for what a ring's reader returned; how many that "
+             "were. is_alone: there is none\nbehind it that might cancel it."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -305,4 +319,5 @@ static PyType_Slot slots[] = {
 };
 
 PyType_Spec delivery_spec = {"ringcast.actors._native.DeliveryCore", sizeof(DeliveryObject), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+                             slots};

@@ -71,21 +71,40 @@ static void incoming_dealloc(IncomingObject *self)
     Py_DECREF(type);
 }
 
-#define OBJECT(name, index, flags) {name, T_OBJECT_EX, offsetof(IncomingObject, objects[index]), flags, NULL}
+#define OBJECT(name, index) {name, T_OBJECT_EX, offsetof(IncomingObject, objects[index]), READONLY, NULL}
 
 static PyMemberDef incoming_members[] = {
-    OBJECT("call_id", CALL_ID, READONLY),
-    OBJECT("method", METHOD, READONLY),
-    OBJECT("args", ARGS, READONLY),
-    OBJECT("kwargs", KWARGS, READONLY),
-    OBJECT("origin", ORIGIN, 0),
-    OBJECT("context", CONTEXT, READONLY),
+    OBJECT("call_id", CALL_ID),
+    OBJECT("method", METHOD),
+    OBJECT("args", ARGS),
+    OBJECT("kwargs", KWARGS),
+    OBJECT("context", CONTEXT),
     {"size_bytes", T_PYSSIZET, offsetof(IncomingObject, size_bytes), READONLY, NULL},
     {"is_stream", T_BOOL, offsetof(IncomingObject, is_stream), READONLY, NULL},
     {"quiet", T_BOOL, offsetof(IncomingObject, quiet), READONLY, NULL},
     {"arrived_at", T_DOUBLE, offsetof(IncomingObject, arrived_at), 0, NULL},
     {"began_at", T_DOUBLE, offsetof(IncomingObject, began_at), 0, NULL},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *get_origin(IncomingObject *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(self->objects[ORIGIN]);
+}
+
+static int set_origin(IncomingObject *self, PyObject *origin, void *Py_UNUSED(closure))
+{
+    if (!origin) {
+        PyErr_SetString(PyExc_AttributeError, "a message has an origin");
+        return -1;
+    }
+    Py_SETREF(self->objects[ORIGIN], Py_NewRef(origin));
+    return 0;
+}
+
+static PyGetSetDef incoming_properties[] = {
+    {"origin", (getter)get_origin, (setter)set_origin, PyDoc_STR("The way back to who sent it."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot incoming_slots[] = {
@@ -96,11 +115,12 @@ static PyType_Slot incoming_slots[] = {
     {Py_tp_clear, incoming_clear},
     {Py_tp_dealloc, incoming_dealloc},
     {Py_tp_members, incoming_members},
+    {Py_tp_getset, incoming_properties},
     {0, NULL},
 };
 
 PyType_Spec incoming_spec = {"ringcast.actors._native.Incoming", sizeof(IncomingObject), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, incoming_slots};
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, incoming_slots};
 
 /* ---- MeterCore ---- */
 
@@ -209,8 +229,8 @@ static PyGetSetDef meter_properties[] = {
 };
 
 static PyType_Slot meter_slots[] = {
-    {Py_tp_doc, PyDoc_STR("MeterCore()\n\nWhat one mailbox counts. Times are monotonic seconds; bucket b of a histogram "
-                          "counts those below 2**b µs,\nand at or above half of that.")},
+    {Py_tp_doc, PyDoc_STR("MeterCore()\n\nWhat one mailbox counts. Times are monotonic seconds; bucket b of a "
+                          "histogram counts those below 2**b µs,\nand at or above half of that.")},
     {Py_tp_dealloc, meter_dealloc},
     {Py_tp_methods, meter_methods},
     {Py_tp_members, meter_members},
@@ -219,4 +239,4 @@ static PyType_Slot meter_slots[] = {
 };
 
 PyType_Spec meter_spec = {"ringcast.actors._native.MeterCore", sizeof(MeterObject), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE, meter_slots};
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE, meter_slots};

@@ -1,11 +1,20 @@
-/* The module ringcast.actors._native: what its types share, and help for calls into Python. */
+/* The module ringcast.actors._native: what its types share, and help for calls between C and Python. */
 #include "actors.h"
 
 extern struct PyModuleDef actors_module;
 
 actors_state *actors_state_of(PyTypeObject *type)
 {
-    return PyModule_GetState(PyType_GetModuleByDef(type, &actors_module));
+    PyObject *module = PyType_GetModuleByDef(type, &actors_module);
+    return module ? PyModule_GetState(module) : NULL;
+}
+
+PyObject *allocate(PyTypeObject *type)
+{
+    PyObject *nothing = PyTuple_New(0);
+    PyObject *made = nothing ? PyBaseObject_Type.tp_new(type, nothing, NULL) : NULL; /* it refuses abstract classes */
+    Py_XDECREF(nothing);
+    return made;
 }
 
 double clock_now(actors_state *state)
@@ -31,6 +40,12 @@ PyObject *take_exception(void)
     return value;
 }
 
+void set_exception(PyObject *error)
+{
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+}
+
 int call_quietly(PyObject *name, PyObject *object, PyObject *first, PyObject *second)
 {
     PyObject *args[] = {object, first, second};
@@ -48,6 +63,20 @@ int ask_truth(PyObject *name, PyObject *object, PyObject *first, PyObject *secon
     int truth = result ? PyObject_IsTrue(result) : -1;
     Py_XDECREF(result);
     return truth;
+}
+
+int call_handling(PyObject *error, PyObject *name, PyObject *object, PyObject *first, PyObject *second,
+                  PyObject *third)
+{
+    PyObject *args[] = {object, first, second, third};
+    size_t count = 1 + (first != NULL) + (second != NULL) + (third != NULL);
+    PyObject *outer = PyErr_GetHandledException();
+    PyErr_SetHandledException(error);
+    PyObject *result = PyObject_VectorcallMethod(name, args, count, NULL);
+    PyErr_SetHandledException(outer);
+    Py_XDECREF(outer);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
 }
 
 static PyObject *attribute_of(const char *module, const char *name)
@@ -95,10 +124,9 @@ static int take_others(actors_state *state)
     PyObject *time = PyImport_ImportModule("time");
     state->clock_module = time ? Py_NewRef(PyModule_GetDict(time)) : NULL;
     Py_XDECREF(time);
-    return state->empty_context && state->current_context && state->unpack_context && state->context_keyword &&
-                   state->clock_module
-               ? 0
-               : -1;
+    if (!state->empty_context || !state->current_context || !state->unpack_context || !state->context_keyword)
+        return -1;
+    return state->clock_module ? 0 : -1;
 }
 
 static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
@@ -119,17 +147,31 @@ static int add_constants(PyObject *module)
     return PyModule_AddIntConstant(module, "BUCKETS", BUCKETS);
 }
 
+static int add_types(PyObject *module, actors_state *state)
+{
+    struct {
+        PyTypeObject **place;
+        PyType_Spec *spec;
+        PyTypeObject **base;
+    } types[] = {
+        {&state->incoming, &incoming_spec, NULL}, {&state->meter, &meter_spec, NULL},
+        {&state->cell, &cell_spec, NULL},         {&state->delivery, &delivery_spec, NULL},
+        {&state->origin, &origin_spec, NULL},     {&state->node, &node_spec, NULL},
+        {&state->async_node, &async_node_spec, &state->node},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!(*types[i].place = add_type(module, types[i].spec, types[i].base ? *types[i].base : NULL)))
+            return -1;
+    state->incoming->tp_vectorcall = incoming_call;
+    return 0;
+}
+
 static int execute(PyObject *module)
 {
     actors_state *state = PyModule_GetState(module);
-    if (take_names(state) < 0 || take_errors(state) < 0 || take_others(state) < 0 ||
-        !(state->incoming = add_type(module, &incoming_spec, NULL)) || !(state->meter = add_type(module, &meter_spec, NULL)) ||
-        !(state->cell = add_type(module, &cell_spec, NULL)) || !(state->delivery = add_type(module, &delivery_spec, NULL)) ||
-        !(state->origin = add_type(module, &origin_spec, NULL)) || !(state->node = add_type(module, &node_spec, NULL)) ||
-        !(state->async_node = add_type(module, &async_node_spec, state->node)) || add_constants(module) < 0)
+    if (take_names(state) < 0 || take_errors(state) < 0 || take_others(state) < 0)
         return -1;
-    state->incoming->tp_vectorcall = incoming_call;
-    return 0;
+    return add_types(module, state) < 0 ? -1 : add_constants(module);
 }
 
 /* The state's references, one after another; NULL when there are no more. */
@@ -138,8 +180,9 @@ static PyObject **reference_of(actors_state *state, int number)
     PyObject **references[] = {
         (PyObject **)&state->incoming, (PyObject **)&state->meter, (PyObject **)&state->cell,
         (PyObject **)&state->delivery, (PyObject **)&state->origin, (PyObject **)&state->node,
-        (PyObject **)&state->async_node, &state->context_keyword, &state->empty_context, &state->current_context, &state->unpack_context, &state->clock_module, &state->decode_error,
-        &state->unencodable, &state->undecodable, &state->enter_task, &state->leave_task,
+        (PyObject **)&state->async_node, &state->empty_context, &state->current_context, &state->unpack_context,
+        &state->context_keyword, &state->clock_module, &state->decode_error, &state->unencodable,
+        &state->undecodable, &state->enter_task, &state->leave_task,
     };
     enum { COUNT = sizeof references / sizeof *references };
     if (number < COUNT)
@@ -173,7 +216,7 @@ static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 struct PyModuleDef actors_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "ringcast.actors._native",
-    .m_doc = "The way of a message through a mailbox, as far as every message takes it.",
+    .m_doc = "The way of a message through a node and a mailbox, as far as every message takes it.",
     .m_size = sizeof(actors_state),
     .m_slots = slots,
     .m_traverse = traverse,

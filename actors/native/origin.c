@@ -83,10 +83,9 @@ static PyObject *origin_reply(OriginObject *self, PyObject *const *args, Py_ssiz
     if (!PyErr_ExceptionMatches(self->state->unencodable))
         return NULL;
     PyObject *error = take_exception();
-    PyObject *all[] = {(PyObject *)self, args[0], args[1], error};
-    PyObject *result = PyObject_VectorcallMethod(NAME(self->state, _cannot_travel), all, 4, NULL);
+    int told = call_handling(error, NAME(self->state, _cannot_travel), (PyObject *)self, args[0], args[1], error);
     Py_DECREF(error);
-    return result;
+    return told < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static int took(OriginObject *self, PyObject *actor_id, Py_ssize_t size_bytes, Py_ssize_t capacity_bytes)
@@ -137,8 +136,8 @@ static PyMethodDef methods[] = {
     FUNCTION("reply", origin_reply, METH_FASTCALL,
              "reply(name, call_id, value)\n\nEnd the call, or the stream, with a value."),
     FUNCTION("took", origin_took_method, METH_FASTCALL,
-             "took(actor_id, size_bytes, capacity_bytes)\n\nA message of that size left the mailbox: credit is returned in quarters of its "
-             "capacity."),
+             "took(actor_id, size_bytes, capacity_bytes)\n\nA message of that size left the mailbox: credit is returned "
+             "in quarters of its capacity."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -149,7 +148,8 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, PyDoc_STR("RemoteOriginCore(node, peer, encode)\n\nThe native part of ringcast.actors.origin.RemoteOrigin.")},
+    {Py_tp_doc, PyDoc_STR("RemoteOriginCore(node, peer, encode)\n\nThe native part of "
+                          "ringcast.actors.origin.RemoteOrigin.")},
     {Py_tp_new, origin_new},
     {Py_tp_traverse, origin_traverse},
     {Py_tp_clear, origin_clear},
@@ -160,4 +160,5 @@ static PyType_Slot slots[] = {
 };
 
 PyType_Spec origin_spec = {"ringcast.actors._native.RemoteOriginCore", sizeof(OriginObject), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+                           slots};

@@ -1,7 +1,8 @@
 /* Python types InboxCore and OutboxCore: what Inbox and Outbox do for every message, while rings alone are needed. */
 #include "binding.h"
 
-static PyObject *call_slowly(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t given, PyObject *keywords)
+static PyObject *call_slowly(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t given,
+                             PyObject *keywords)
 {
     PyObject *method = PyObject_GetAttrString(self, name);
     PyObject *result = method ? PyObject_Vectorcall(method, args, (size_t)given, keywords) : NULL;
@@ -89,16 +90,17 @@ static PyObject *inbox_poll(InboxObject *self, PyObject *const *args, Py_ssize_t
 
 static PyMethodDef inbox_methods[] = {
     METHOD("poll", inbox_poll, METH_FASTCALL | METH_KEYWORDS,
-           "poll(max_messages=256) -> list[Message]\n\nThe next messages, at most so many, about 64 KiB at once; empty if there is "
-           "none yet. Unpack each as\n(type, payload).\n\nThe payload of a large oversized message is a read-only memoryview of "
-           "shared memory, unmapped when the last\nview of it goes; others are bytes. While what comes next must come over the "
-           "link, ``reader.blocked`` is True:\npoll again when the link was read. `RingCorrupt` or `SegmentError` are raised after "
-           "everything before them\nwas delivered."),
+           "poll(max_messages=256) -> list[Message]\n\nThe next messages, at most so many, about 64 KiB at once; empty if "
+           "there is none yet. Unpack each as\n(type, payload).\n\nThe payload of a large oversized message is a read-only "
+           "memoryview of shared memory, unmapped when the last\nview of it goes; others are bytes. While what comes next "
+           "must come over the link, ``reader.blocked`` is True:\npoll again when the link was read. `RingCorrupt` or "
+           "`SegmentError` are raised after everything before them\nwas delivered."),
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef inbox_members[] = {
-    {"reader", T_OBJECT_EX, offsetof(InboxObject, reader), READONLY, PyDoc_STR("Its end of the ring: pass it to arm and wait.")},
+    {"reader", T_OBJECT_EX, offsetof(InboxObject, reader), READONLY,
+     PyDoc_STR("Its end of the ring: pass it to arm and wait.")},
     {"_failure", T_OBJECT, offsetof(InboxObject, failure), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -179,10 +181,10 @@ static PyObject *outbox_try_send(OutboxObject *self, PyObject *const *args, Py_s
 
 static PyMethodDef outbox_methods[] = {
     METHOD("try_send", outbox_try_send, METH_FASTCALL | METH_KEYWORDS,
-           "try_send(payload, mask, type=0) -> bool\n\nSend one message (several buffers are joined) to the readers in ``mask``; "
-           "`flush` rings them later.\n\nFalse if the ring is full or too much oversized data is under way: our own bell rings when "
-           "a retry is\nworth while. `RingFull` if a reader's policy is not to wait for it, `SegmentError` if an oversized "
-           "message\nfinds no memory: nothing was sent to anybody then."),
+           "try_send(payload, mask, type=0) -> bool\n\nSend one message (several buffers are joined) to the readers in "
+           "``mask``; `flush` rings them later.\n\nFalse if the ring is full or too much oversized data is under way: our "
+           "own bell rings when a retry is\nworth while. `RingFull` if a reader's policy is not to wait for it, "
+           "`SegmentError` if an oversized message\nfinds no memory: nothing was sent to anybody then."),
     {NULL, NULL, 0, NULL},
 };
 
@@ -190,8 +192,10 @@ static PyMemberDef outbox_members[] = {
     {"ring", T_OBJECT_EX, offsetof(OutboxObject, ring), READONLY, NULL},
     {"uses_links", T_BOOL, offsetof(OutboxObject, uses_links), 0,
      PyDoc_STR("Something of ours may wait on a link, see links_pending.")},
-    {"_detached", T_ULONGLONG, offsetof(OutboxObject, detached), 0, PyDoc_STR("Mask of the readers that are out of the ring.")},
-    {"_impatient", T_BOOL, offsetof(OutboxObject, impatient), 0, PyDoc_STR("There are readers that are not waited for.")},
+    {"_detached", T_ULONGLONG, offsetof(OutboxObject, detached), 0,
+     PyDoc_STR("Mask of the readers that are out of the ring.")},
+    {"_impatient", T_BOOL, offsetof(OutboxObject, impatient), 0,
+     PyDoc_STR("There are readers that are not waited for.")},
     {NULL, 0, 0, 0, NULL},
 };
 

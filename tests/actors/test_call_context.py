@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -133,6 +134,58 @@ async def test_a_call_cycle_is_an_error_and_no_hang(system: rt.System, where: rt
         with pytest.raises(rt.RemoteError, match="CallCycle"):
             await one.pass_on(5)
     assert await one.get() == 0
+
+
+class Full(rt.Actor):
+    """Fills its own mailbox, and then wants room in it."""
+
+    mailbox = rt.Mailbox(capacity=4096)
+
+    async def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        self.me: Full = ctx.self_ref
+
+    @rt.call
+    async def take(self, data: bytes) -> int:
+        return len(data)
+
+    @rt.call
+    async def fill(self, then: str, through: Full | None) -> str:
+        with contextlib.suppress(rt.MailboxFull):
+            while True:
+                self.me.take.cast(bytes(100))
+        if through is not None:
+            return await through.want(self.me, then)
+        return await self.want_here(self.me, then)
+
+    @rt.call
+    async def want(self, of: Full, then: str) -> str:
+        with contextlib.suppress(rt.MailboxFull):
+            while True:
+                of.take.cast(bytes(100))
+        return await self.want_here(of, then)
+
+    async def want_here(self, of: Full, then: str) -> str:
+        try:
+            await (of.take(bytes(1000)) if then == "call" else of.take.cast.wait(bytes(1000)))
+        except rt.CallCycle as error:
+            return str(error)
+        return "there was room"
+
+
+@PLACES
+@pytest.mark.parametrize("through_another", [False, True])
+@pytest.mark.parametrize("then", ["call", "cast"])
+async def test_to_wait_for_room_that_only_ones_own_end_makes_is_a_cycle(
+    system: rt.System, where: rt.Where, then: str, through_another: bool
+) -> None:
+    full, other = await system.spawn(rt.spec(Full), where=where), await system.spawn(rt.spec(Full), where=where)
+    await other.take(b"")
+    async with asyncio.timeout(5):
+        answer = await full.fill(then, other if through_another else None)
+        assert answer.startswith("the mailbox of 'Full-1' is full, and a handler that 'Full-1' itself waits for"), (
+            answer
+        )
+        assert await full.take(bytes(7)) == 7
 
 
 @PLACES

@@ -155,6 +155,26 @@ async def test_a_full_mailbox_refuses_casts_and_makes_waiting_ones_wait(system: 
     assert await actor.add(1) == 1
 
 
+class Flood(rt.Actor):
+    """Casts to an actor that its process has never sent anything to."""
+
+    @rt.call
+    async def flood(self, to: Counter, count: int, size: int) -> int:
+        for sent in range(count):
+            try:
+                to.echo.cast(bytes(size))
+            except rt.MailboxFull:
+                return sent
+        return count
+
+
+@pytest.mark.parametrize(("size", "most"), [(100, 1024), (10_000, 104), (300_000, 3), (3_000_000, 1)])
+async def test_what_waits_for_the_way_to_an_actor_is_bounded(system: rt.System, size: int, most: int) -> None:
+    flood = await system.spawn(rt.spec(Flood), where=rt.process())
+    counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+    assert await flood.flood(counter, 2000, size) == most
+
+
 async def test_concurrent_calls_are_each_answered_once(system: rt.System) -> None:
     counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
     results = await asyncio.gather(*[counter.add(1) for _ in range(2000)])

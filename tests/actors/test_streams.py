@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,34 @@ async def test_leaving_a_stream_ends_its_producer(system: rt.System, where: rt.W
             break
         await asyncio.sleep(0.01)
     assert closed == 1
+
+
+class Marks(rt.BlockingActor):
+    """Its stream leaves a file when it ends."""
+
+    @rt.stream(window=4)
+    def count(self, upto: int, path: str) -> Iterator[int]:
+        try:
+            yield from range(upto)
+        finally:
+            Path(path).touch()
+
+
+@PLACES
+@pytest.mark.parametrize("at", [0, 3, 4, 5, 8])
+async def test_a_blocking_stream_that_is_left_ends_though_nothing_else_happens(
+    system: rt.System, where: rt.Where, at: int, tmp_path: Path
+) -> None:
+    actor = await system.spawn(rt.spec(Marks), where=where)
+    ended = tmp_path / "ended"
+    async with actor.count.open(10_000, str(ended)) as items:
+        async for item in items:
+            if item == at:
+                break
+        await asyncio.sleep(0.05)  # the producer waits for its reader
+    async with asyncio.timeout(5):
+        while not ended.exists():
+            await asyncio.sleep(0.01)
 
 
 @PLACES

@@ -10,6 +10,8 @@ from channel_kit import WRITER_BELL
 
 from ringcast.channels import (
     ALL_READERS,
+    Inbox,
+    Outbox,
     ReaderLimit,
     RingCorrupt,
     RingMismatch,
@@ -32,6 +34,15 @@ def test_records_arrive_in_order_with_type_and_payload(ring):
         assert r.writer.try_send(b"message %d" % i, 1, type=100 + i)
     assert [tuple(m) for m in r.readers[0].poll()] == [(100 + i, b"message %d" % i) for i in range(5)]
     assert r.readers[0].poll() == []
+
+
+def test_an_outbox_takes_its_ring_by_name_and_nothing_else(ring):
+    r = ring()
+    assert Outbox(ring=r.writer).ring is r.writer
+    with pytest.raises(TypeError, match="made of a RingWriter"):
+        Outbox(r.readers[0])
+    with pytest.raises(TypeError, match="made of a RingReader"):
+        Inbox(r.writer, None)
 
 
 def test_message_unpacks_as_type_and_payload_and_names_kind_and_seq(ring):
