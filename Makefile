@@ -24,7 +24,7 @@ test: $(VENV)/.dev check ## set up, then every check and every test
 check: $(VENV)/.dev ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p ringcast.channels -p ringcast.actors -p ringcast.scheduler
+	$(BIN)/mypy -p ringcast.channels -p ringcast.actors -p ringcast.scheduler -p ringcast.gpu -p ringcast.frontend
 
 chaos: $(VENV)/.dev ## long campaigns of random kills
 	RINGCAST_CHAOS_KILLS=500 $(BIN)/python -m pytest -s tests/actors/test_chaos.py

@@ -167,8 +167,9 @@ class AsyncLLM:
         priority: int = 0,
     ) -> RequestStream:
         """Admit a request; its stream of results. Errors of admission come from here, not from the stream."""
-        if not isinstance(sampling_params, SamplingParams | None):
-            kind = type(sampling_params).__name__
+        given: object = sampling_params
+        if not isinstance(given, SamplingParams | None):
+            kind = type(given).__name__
             raise InvalidRequest(f"sampling_params is a {kind}: give a SamplingParams, or None", "sampling_params")
         encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
         ready = await self._started()

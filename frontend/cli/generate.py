@@ -72,6 +72,7 @@ def generate(
 
 
 def _write(out: TextIO, index: int, prompt: Prompt, result: RequestOutput | FrontendError, as_json: bool) -> None:
+    line: dict[str, object]
     if isinstance(result, FrontendError):
         line = {"index": index, "prompt": prompt, "error": str(result)}
         if not as_json:

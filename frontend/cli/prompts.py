@@ -54,10 +54,12 @@ def _lines(text: str, where: str) -> Iterator[Prompt]:
         except ValueError as error:
             raise InvalidRequest(f"{where}, line {number} is not JSON: {error}", "prompt") from error
         prompt = given.get("prompt", given.get("messages")) if isinstance(given, dict) else given
-        is_chat = isinstance(prompt, list) and bool(prompt) and all(isinstance(item, dict) for item in prompt)
-        if not isinstance(prompt, str) and not is_chat:
+        if isinstance(prompt, str):
+            yield prompt
+        elif isinstance(prompt, list) and prompt and all(isinstance(item, dict) for item in prompt):
+            yield prompt
+        else:
             raise InvalidRequest(
                 f'{where}, line {number}: give {{"prompt": TEXT}} or {{"messages": [{{"role": ..., "content": ...}}]}}',
                 "prompt",
             )
-        yield prompt

@@ -40,7 +40,7 @@ async def metrics_text(llm: AsyncLLM, model: str, traffic: Traffic, state: str) 
     except EngineError:  # it has not started, or is dead
         figures = RequestFigures()
     page = _Page(model, traffic, state, figures, statistics, actors)
-    return generate_latest(page)  # type: ignore[arg-type]  # it only collects
+    return generate_latest(page)
 
 
 async def _answer(question: Awaitable[T]) -> T | None:
