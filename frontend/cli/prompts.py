@@ -54,9 +54,9 @@ def _lines(text: str, where: str) -> Iterator[Prompt]:
         except ValueError as error:
             raise InvalidRequest(f"{where}, line {number} is not JSON: {error}", "prompt") from error
         prompt = given.get("prompt", given.get("messages")) if isinstance(given, dict) else given
-        if isinstance(prompt, str):
-            yield prompt
-        elif isinstance(prompt, list) and prompt and all(isinstance(item, dict) for item in prompt):
+        if isinstance(prompt, str) or (
+            isinstance(prompt, list) and prompt and all(isinstance(m, dict) for m in prompt)
+        ):
             yield prompt
         else:
             raise InvalidRequest(
