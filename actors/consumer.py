@@ -36,9 +36,12 @@ class StreamReader(AsyncIterator[Any]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._items.clear()  # who reads on, in another task perhaps, is at the end
+        self._error = None
         if not self.has_ended:
             self.has_ended = True
             self._stop(self._call_id)
+            self._wake()
 
     def __aiter__(self) -> StreamReader:
         return self

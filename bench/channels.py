@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Final
 
 from .report import Report, add_out, describe_machine, plot_curves
@@ -43,34 +44,42 @@ def main(arguments: list[str] | None = None) -> None:
     report = Report("channels", METHOD, machine, remarks)
     bench = Bench(plan, cores, transports, report, _say)
 
-    try:
-        _measure(bench, options)
-    except WorkerFailed as failure:
-        sys.exit(f"the benchmark ended early and reports nothing: {failure}")
+    failed = _measure(bench, options)
     machine["load_average_at_end"] = os.getloadavg()[0]
     page, data = report.write(options.out)
     print(page.read_text())
     _say(f"written: {page}, {data}")
+    if failed:
+        sys.exit("\n".join(failed))
 
 
-def _measure(bench: Bench, options: argparse.Namespace) -> None:
-    if "latency" in options.sections:
-        curves = latency.measure(bench)
-        if importlib.util.find_spec("matplotlib"):
-            title = "One-way latency, Python to Python (medians, quartiles)"
-            plot_curves(options.out / "channels-latency.png", title, "message size", "microseconds", curves)
-        else:
-            bench.report.remarks.append("without a plot: matplotlib is not installed (pip install 'ringcast[bench]')")
-    if "wake" in options.sections:
-        wake.measure(bench)
-    if "throughput" in options.sections:
-        throughput.measure(bench)
-    if "fan-out" in options.sections:
-        fan_out.measure(bench)
-    if "quiet" in options.sections:
-        quiet.measure(bench)
-    if "slow-reader" in options.sections:
-        slow.measure(bench)
+def _measure(bench: Bench, options: argparse.Namespace) -> list[str]:
+    """Measure section by section; of those that failed, and are left out of the report, what happened."""
+    measures: dict[str, Callable[[], object]] = {
+        "latency": lambda: _measure_latency(bench, options),
+        "wake": lambda: wake.measure(bench),
+        "throughput": lambda: throughput.measure(bench),
+        "fan-out": lambda: fan_out.measure(bench),
+        "quiet": lambda: quiet.measure(bench),
+        "slow-reader": lambda: slow.measure(bench),
+    }
+    failed = []
+    for name in (name for name in SECTIONS if name in options.sections):
+        try:
+            measures[name]()
+        except WorkerFailed as failure:
+            failed.append(f"section {name} ended early: {failure}")
+            bench.report.remarks.append(f"without the section {name}: it ended early")
+    return failed
+
+
+def _measure_latency(bench: Bench, options: argparse.Namespace) -> None:
+    curves = latency.measure(bench)
+    if importlib.util.find_spec("matplotlib"):
+        title = "One-way latency, Python to Python (medians, quartiles)"
+        plot_curves(options.out / "channels-latency.png", title, "message size", "microseconds", curves)
+    else:
+        bench.report.remarks.append("without a plot: matplotlib is not installed (pip install 'ringcast[bench]')")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -59,6 +59,24 @@ async def test_leaving_a_stream_ends_its_producer(system: rt.System, where: rt.W
     assert closed == 1
 
 
+@PLACES
+async def test_who_reads_a_stream_that_was_left_is_at_its_end(system: rt.System, where: rt.Where) -> None:
+    actor = await system.spawn(rt.spec(Streams), where=where)
+    async with actor.count.open(10_000) as items:
+        assert await anext(items) == 0
+    assert [item async for item in items] == []
+    async with actor.count.open(1_000_000) as items:
+        waiting = asyncio.ensure_future(_read_all(items))
+        await asyncio.sleep(0.02)
+    async with asyncio.timeout(5):
+        read = await waiting
+    assert 0 < len(read) < 1_000_000 and read == list(range(len(read)))
+
+
+async def _read_all(items: AsyncIterator[int]) -> list[int]:
+    return [item async for item in items]
+
+
 class Marks(rt.BlockingActor):
     """Its stream leaves a file when it ends."""
 

@@ -135,11 +135,14 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_a_failing_interpreter_is_named(tmp_path: Path) -> None:
+def test_a_failing_interpreter_is_named_and_costs_its_section_alone(tmp_path: Path) -> None:
     if importlib.util.find_spec("vllm"):
         pytest.skip("this interpreter has vLLM")
-    options = ["--tiny", "--sections", "latency", "--vllm-python", sys.executable, "--out", str(tmp_path)]
+    options = ["--tiny", "--sections", "latency", "wake", "--vllm-python", sys.executable, "--out", str(tmp_path)]
     done = subprocess.run([sys.executable, "-m", "bench.channels", *options], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode != 0
     assert "VllmEndpoint" in done.stderr
     assert "No module named 'vllm'" in done.stderr
+    page = (tmp_path / "channels.md").read_text()
+    assert "without the section latency: it ended early" in page
+    assert "## Waking" in page and "One-way" not in page
