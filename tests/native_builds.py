@@ -104,7 +104,8 @@ def run_sanitized(folder: Path, seed: int, seconds: float) -> subprocess.Complet
         "PYTHONMALLOC": "malloc",  # else the sanitizer sees CPython's arenas and not its objects
         "RINGCAST_TEST_NATIVE": str(folder),
     }
-    command = [sys.executable, str(HERE / "actors" / "sanitized_runtime.py"), str(seed), str(seconds)]
+    program = str(HERE / "actors" / "sanitized_runtime.py")
+    command = ["setarch", "-R", sys.executable, program, str(seed), str(seconds)]  # see run_stress
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=120 + 10 * seconds, check=False
     )
