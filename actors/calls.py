@@ -249,20 +249,19 @@ class Calls:
         """The way to an actor is known now: end what would wait for room that it will never make."""
         for outgoing in [outgoing for outgoing in route.waiting if outgoing.in_cycle]:
             route.waiting.remove(outgoing)
-            if outgoing.sent is not None:
-                if not outgoing.sent.done():
-                    outgoing.sent.set_exception(_cycle(route))
-            elif outgoing.call_id is not None and (pending := self._pending.pop(outgoing.call_id, None)) is not None:
-                pending[0].end(None, _cycle(route))
+            self.not_sent(route, outgoing, _cycle(route))
 
-    def not_sent(self, route: Route, outgoing: Outgoing, error: ChannelError) -> None:
+    def not_sent(self, route: Route, outgoing: Outgoing, error: ChannelError | CallCycle) -> None:
         """A message that had waited for its turn could not leave."""
         if outgoing.sent is not None:
             if not outgoing.sent.done():
                 outgoing.sent.set_exception(error)
         elif outgoing.call_id is not None:
-            failure = ActorError(f"the call to {route.name!r} could not leave: {error}")
-            failure.__cause__ = error
+            if isinstance(error, CallCycle):
+                failure: ActorError = error
+            else:
+                failure = ActorError(f"the call to {route.name!r} could not leave: {error}")
+                failure.__cause__ = error
             if (pending := self._pending.pop(outgoing.call_id, None)) is not None:
                 pending[0].end(None, failure)
         else:

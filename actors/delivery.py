@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ringcast.channels import DecodeError
 from ringcast.channels.codec import message_proper
 
-from ._native import DeliveryCore, Incoming
+from ._native import DeliveryCore
 from .errors import RemoteError
-from .origin import call_error
+from .origin import Origin, call_error
 from .wire import Envelope, FailureKind
 
 if TYPE_CHECKING:
@@ -68,11 +68,9 @@ class Delivery(DeliveryCore):
         if (cell := self._node.cells.get(actor_id)) is not None:
             cell.more(peer.origin, call_id, count)
 
-    def _gone(self, actor_id: int, incoming: Incoming) -> None:
+    def _gone(self, actor_id: int, call_id: int, origin: Origin) -> None:
         """A call for an actor that is not here (from native/delivery.c)."""
-        assert incoming.call_id is not None
-        text = "it is not in this process"
-        incoming.origin.fail(str(actor_id), incoming.call_id, FailureKind.GONE, None, text, "")
+        origin.fail(str(actor_id), call_id, FailureKind.GONE, None, "it is not in this process", "")
 
     def _undecodable(self, peer: Peer, data: bytes | memoryview, error: Exception) -> None:
         """A message that does not decode ends its own call, if it is one; everything else goes on."""

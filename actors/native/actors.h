@@ -151,6 +151,8 @@ int node_call(NodeObject *self, PyObject *name);
 /* For waits: a tuple of our ring, if messages wait for room in it. */
 PyObject *node_space_wanted(NodeObject *self, void *closure);
 
+#define NODE_PART(name, number) {name, T_OBJECT_EX, offsetof(NodeObject, parts[number]), 0, NULL}
+
 enum { POLL_BATCH = 128 }; /* messages of one inbox at once */
 #define SPIN_S 50e-6 /* how long to poll for more before sleeping, while messages come that close together */
 
@@ -171,10 +173,12 @@ PyObject *take_exception(void);
 /* Set it again; it is stolen. */
 void set_exception(PyObject *error);
 
+/* args[0].name(args[1], ...), whose result is dropped: 0, or -1 with an exception. */
+int call_with(PyObject *name, PyObject *const *args, size_t count);
 /* object.name(...) with as many arguments as are not NULL: 0, or its truth; -1 with an exception. */
 int call_quietly(PyObject *name, PyObject *object, PyObject *first, PyObject *second);
 int ask_truth(PyObject *name, PyObject *object, PyObject *first, PyObject *second);
-/* The same, for three at most, as in `except`: while that error is handled. */
+/* As call_quietly, for three at most, and as in `except`: while that error is handled. */
 int call_handling(PyObject *error, PyObject *name, PyObject *object, PyObject *first, PyObject *second,
                   PyObject *third);
 

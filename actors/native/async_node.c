@@ -188,10 +188,10 @@ static PyObject *async_turn(NodeObject *self, PyObject *Py_UNUSED(ignored))
     if (!error)
         Py_RETURN_NONE;
     /* A ring is corrupt, or there is no memory for a message: the others are to be heard. */
-    int later = call_handling(error, NAME(self->state, _look_later), (PyObject *)self, NULL, NULL, NULL);
-    if (later == 0)
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    Py_DECREF(error);
+    if (call_handling(error, NAME(self->state, _look_later), (PyObject *)self, NULL, NULL, NULL) == 0)
+        set_exception(error);
+    else
+        Py_DECREF(error); /* it is the context of what has happened since */
     return NULL;
 }
 
@@ -222,12 +222,11 @@ static PyMethodDef async_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-#define PART(name, number) {name, T_OBJECT_EX, offsetof(NodeObject, parts[number]), 0, NULL}
 #define FLAG(name, field) {name, T_BOOL, offsetof(NodeObject, field), 0, NULL}
 
 static PyMemberDef async_members[] = {
-    PART("loop", LOOP),
-    PART("_context", TURN_CONTEXT),
+    NODE_PART("loop", LOOP),
+    NODE_PART("_context", TURN_CONTEXT),
     FLAG("_running", running),
     FLAG("_turn_scheduled", turn_scheduled),
     FLAG("_armed", armed),

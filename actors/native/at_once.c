@@ -97,9 +97,7 @@ static int run_in_context(CellObject *self, PyObject *given, PyObject *handler, 
         told = cell_succeeded(self, incoming, value);
     else if (sent == PYGEN_NEXT) {
         PyObject *args[] = {(PyObject *)self, given, running, value};
-        PyObject *result = PyObject_VectorcallMethod(NAME(state, _waits), args, 4, NULL);
-        told = result ? 0 : -1;
-        Py_XDECREF(result);
+        told = call_with(NAME(state, _waits), args, 4);
     }
     Py_XDECREF(value);
     Py_XDECREF(running);

@@ -339,9 +339,7 @@ int cell_succeeded(CellObject *self, IncomingObject *incoming, PyObject *value)
     if (incoming->objects[CALL_ID] == Py_None || incoming->quiet)
         return 0;
     PyObject *args[] = {incoming->objects[ORIGIN], self->parts[ACTOR_NAME], incoming->objects[CALL_ID], value};
-    PyObject *result = PyObject_VectorcallMethod(NAME(self->state, reply), args, 4, NULL);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
+    return call_with(NAME(self->state, reply), args, 4);
 }
 
 static PyObject *succeeded(CellObject *self, PyObject *const *args, Py_ssize_t count)

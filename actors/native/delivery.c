@@ -74,26 +74,20 @@ static PyObject *cell_of(DeliveryObject *self, PyObject *actor_id)
     return cell;
 }
 
-/* A message into the mailbox of an actor. Of one that is gone, who asked is told. */
-static int deliver(DeliveryObject *self, PyObject *actor_id, PyObject *const *objects, Py_ssize_t size_bytes,
+/* A message into the mailbox of a cell: 0, or -1 with an exception. */
+static int deliver(DeliveryObject *self, PyObject *cell, PyObject *const *objects, Py_ssize_t size_bytes,
                    bool is_stream, bool quiet)
 {
     actors_state *state = self->state;
-    PyObject *cell = cell_of(self, actor_id);
-    if (!cell && (PyErr_Occurred() || objects[CALL_ID] == Py_None))
-        return PyErr_Occurred() ? -1 : 0;
     PyObject *incoming = incoming_make(state->incoming, objects, size_bytes, is_stream, quiet);
     int done = -1;
-    if (incoming && !cell) {
-        done = call_quietly(NAME(state, _gone), (PyObject *)self, actor_id, incoming);
-    } else if (incoming && self->is_alone) {
+    if (incoming && self->is_alone) {
         done = ask_truth(NAME(state, put_and_run), cell, incoming, NULL);
         self->has_settled = done > 0;
     } else if (incoming) {
         done = call_quietly(NAME(state, put), cell, incoming, NULL);
     }
     Py_XDECREF(incoming);
-    Py_XDECREF(cell);
     return done < 0 ? -1 : 0;
 }
 
@@ -132,18 +126,24 @@ static void drop_common(PyObject **objects)
     Py_XDECREF(objects[CONTEXT]);
 }
 
-/* [kind, actor_id, call_id, method, args, kwargs, context] */
+/* [kind, actor_id, call_id, method, args, kwargs, context]: who asks an actor that is gone is told. */
 static int take_call(DeliveryObject *self, PyObject *peer, PyObject *message, Py_ssize_t size_bytes, bool is_stream)
 {
     PyObject *objects[NUM_OBJECTS], **parts = ((PyListObject *)message)->ob_item;
-    if (has_parts(message, 7) < 0)
+    if (has_parts(message, 7) < 0 || is_a(parts[2], &PyLong_Type, "call") < 0)
         return -1;
     objects[CALL_ID] = parts[2];
-    if (is_a(parts[2], &PyLong_Type, "call") < 0)
-        return -1;
     int done = take_common(self, peer, parts + 3, parts[6], objects);
-    if (done == 0)
-        done = deliver(self, parts[1], objects, size_bytes, is_stream, false);
+    PyObject *cell = done == 0 ? cell_of(self, parts[1]) : NULL;
+    if (cell)
+        done = deliver(self, cell, objects, size_bytes, is_stream, false);
+    else if (PyErr_Occurred())
+        done = -1;
+    else {
+        PyObject *args[] = {(PyObject *)self, parts[1], objects[CALL_ID], objects[ORIGIN]};
+        done = call_with(NAME(self->state, _gone), args, 4);
+    }
+    Py_XDECREF(cell);
     drop_common(objects);
     return done;
 }
@@ -156,8 +156,12 @@ static int take_cast(DeliveryObject *self, PyObject *peer, PyObject *message, Py
         return -1;
     objects[CALL_ID] = Py_None;
     int done = take_common(self, peer, parts + 2, Py_None, objects);
-    if (done == 0)
-        done = deliver(self, parts[1], objects, size_bytes, false, false);
+    PyObject *cell = done == 0 ? cell_of(self, parts[1]) : NULL;
+    if (cell)
+        done = deliver(self, cell, objects, size_bytes, false, false);
+    else if (PyErr_Occurred())
+        done = -1;
+    Py_XDECREF(cell);
     drop_common(objects);
     return done;
 }
@@ -167,7 +171,6 @@ static int take_member(DeliveryObject *self, PyObject *actor_id, Py_ssize_t rank
                        PyObject *reply_from, PyObject **objects, Py_ssize_t size_bytes)
 {
     PyObject *cell = cell_of(self, actor_id);
-    Py_XDECREF(cell);
     if (!cell)
         return PyErr_Occurred() ? -1 : 0;
     PyObject *number = PyLong_FromSsize_t(rank);
@@ -177,9 +180,10 @@ static int take_member(DeliveryObject *self, PyObject *actor_id, Py_ssize_t rank
     int quiet = objects[CALL_ID] ? 0 : -1;
     if (quiet == 0 && reply_from != Py_None)
         quiet = PyObject_RichCompareBool(reply_from, number, Py_NE);
-    int done = quiet < 0 ? -1 : deliver(self, actor_id, objects, size_bytes, false, quiet);
+    int done = quiet < 0 ? -1 : deliver(self, cell, objects, size_bytes, false, quiet);
     Py_XDECREF(objects[CALL_ID]);
     Py_XDECREF(number);
+    Py_DECREF(cell);
     return done;
 }
 
@@ -208,10 +212,9 @@ static int take_reply(DeliveryObject *self, PyObject *message)
         return -1;
     PyObject *calls = PyObject_GetAttr(self->node, NAME(self->state, calls));
     PyObject *args[] = {calls, PyList_GET_ITEM(message, 1), PyList_GET_ITEM(message, 2), Py_None};
-    PyObject *result = calls ? PyObject_VectorcallMethod(NAME(self->state, finish), args, 4, NULL) : NULL;
+    int done = calls ? call_with(NAME(self->state, finish), args, 4) : -1;
     Py_XDECREF(calls);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
+    return done;
 }
 
 static int take(DeliveryObject *self, PyObject *peer, PyObject *message, Py_ssize_t size_bytes)
@@ -284,12 +287,12 @@ static PyObject *delivery_handle_all(DeliveryObject *self, PyObject *const *args
 
 bool delivery_has_settled(actors_state *state, PyObject *delivery)
 {
-    return delivery && PyObject_TypeCheck(delivery, state->delivery) && ((DeliveryObject *)delivery)->has_settled;
+    return PyObject_TypeCheck(delivery, state->delivery) && ((DeliveryObject *)delivery)->has_settled;
 }
 
 void delivery_unsettle(actors_state *state, PyObject *delivery)
 {
-    if (delivery && PyObject_TypeCheck(delivery, state->delivery))
+    if (PyObject_TypeCheck(delivery, state->delivery))
         ((DeliveryObject *)delivery)->has_settled = 0;
 }
 

@@ -46,13 +46,17 @@ void set_exception(PyObject *error)
     Py_DECREF(error);
 }
 
-int call_quietly(PyObject *name, PyObject *object, PyObject *first, PyObject *second)
+int call_with(PyObject *name, PyObject *const *args, size_t count)
 {
-    PyObject *args[] = {object, first, second};
-    size_t count = 1 + (first != NULL) + (second != NULL);
     PyObject *result = PyObject_VectorcallMethod(name, args, count, NULL);
     Py_XDECREF(result);
     return result ? 0 : -1;
+}
+
+int call_quietly(PyObject *name, PyObject *object, PyObject *first, PyObject *second)
+{
+    PyObject *args[] = {object, first, second};
+    return call_with(name, args, 1 + (first != NULL) + (second != NULL));
 }
 
 int ask_truth(PyObject *name, PyObject *object, PyObject *first, PyObject *second)
@@ -69,14 +73,12 @@ int call_handling(PyObject *error, PyObject *name, PyObject *object, PyObject *f
                   PyObject *third)
 {
     PyObject *args[] = {object, first, second, third};
-    size_t count = 1 + (first != NULL) + (second != NULL) + (third != NULL);
     PyObject *outer = PyErr_GetHandledException();
     PyErr_SetHandledException(error);
-    PyObject *result = PyObject_VectorcallMethod(name, args, count, NULL);
+    int called = call_with(name, args, 1 + (first != NULL) + (second != NULL) + (third != NULL));
     PyErr_SetHandledException(outer);
     Py_XDECREF(outer);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
+    return called;
 }
 
 static PyObject *attribute_of(const char *module, const char *name)

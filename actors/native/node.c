@@ -139,10 +139,8 @@ static Py_ssize_t take_from(NodeObject *self, PyObject *peer, PyObject *inbox, b
     if (count > 0) {
         PyObject *is_alone = may_be_alone && count == 1 ? Py_True : Py_False, *delivery = node_hold(self, DELIVERY);
         PyObject *rest[] = {delivery, peer, messages, is_alone};
-        PyObject *result = delivery ? PyObject_VectorcallMethod(NAME(state, handle_all), rest, 4, NULL) : NULL;
-        if (!result)
+        if (!delivery || call_with(NAME(state, handle_all), rest, 4) < 0)
             count = -1;
-        Py_XDECREF(result);
         Py_XDECREF(delivery);
     }
     Py_XDECREF(messages);
@@ -208,17 +206,15 @@ static PyMethodDef node_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-#define PART(name, number) {name, T_OBJECT_EX, offsetof(NodeObject, parts[number]), 0, NULL}
-
 static PyMemberDef node_members[] = {
-    PART("bell", BELL),
-    PART("outbox", OUTBOX),
-    PART("_backlog", BACKLOG),
-    PART("_inboxes", INBOXES),
-    PART("readers", READERS),
-    PART("cells", CELLS),
-    PART("calls", CALLS),
-    PART("delivery", DELIVERY),
+    NODE_PART("bell", BELL),
+    NODE_PART("outbox", OUTBOX),
+    NODE_PART("_backlog", BACKLOG),
+    NODE_PART("_inboxes", INBOXES),
+    NODE_PART("readers", READERS),
+    NODE_PART("cells", CELLS),
+    NODE_PART("calls", CALLS),
+    NODE_PART("delivery", DELIVERY),
     {"_backlog_mask", T_ULONGLONG, offsetof(NodeObject, backlog_mask), 0,
      PyDoc_STR("Of the readers of what has been in the backlog since it was last empty.")},
     {"_unflushed", T_PYSSIZET, offsetof(NodeObject, unflushed), 0, PyDoc_STR("Messages sent since the last flush.")},

@@ -116,10 +116,9 @@ int origin_took(actors_state *state, PyObject *origin, PyObject *actor_id, Py_ss
     }
     PyObject *size = PyLong_FromSsize_t(size_bytes);
     PyObject *args[] = {origin, actor_id, size, capacity};
-    PyObject *result = size ? PyObject_VectorcallMethod(NAME(state, took), args, 4, NULL) : NULL;
+    int told = size ? call_with(NAME(state, took), args, 4) : -1;
     Py_XDECREF(size);
-    Py_XDECREF(result);
-    return result ? 0 : -1;
+    return told;
 }
 
 static PyObject *origin_took_method(OriginObject *self, PyObject *const *args, Py_ssize_t count)

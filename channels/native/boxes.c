@@ -55,10 +55,12 @@ static void inbox_dealloc(InboxObject *self)
     Py_DECREF(type);
 }
 
+/* Whether the last one is no plain message. */
 static bool ends_otherwise(PyObject *messages)
 {
+    enum { KIND = 2 }; /* of the fields of Message */
     Py_ssize_t count = PyList_GET_SIZE(messages);
-    PyObject *kind = count ? PyStructSequence_GetItem(PyList_GET_ITEM(messages, count - 1), 2) : NULL;
+    PyObject *kind = count ? PyStructSequence_GetItem(PyList_GET_ITEM(messages, count - 1), KIND) : NULL;
     return kind && PyLong_AsLong(kind) != KIND_DATA;
 }
 
