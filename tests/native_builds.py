@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import native_finder
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 NATIVE = ROOT / "channels" / "native"
@@ -74,25 +76,26 @@ def mutate(folder: Path, edits: Iterable[tuple[str, str, str]]) -> Path:
     return copy
 
 
-def build_module(folder: Path) -> Path:
-    """The channels' module _native with crash points (crash_points.h), for processes that shall die."""
+def build_with_crash_points(folder: Path) -> Path:
+    """The channels' module _native with crash points (crash_points.h), for processes that shall die; in ``folder``."""
     define = f'-DRINGCAST_CRASH_POINTS="{HERE / "channels" / "crash_points.h"}"'
-    return _build_module(NATIVE, folder, ("-O2", define))
+    _build_module(NATIVE, folder / "channels", ("-O2", define))
+    return folder
 
 
 def build_sanitized(folder: Path, actors: Path = ROOT / "actors" / "native") -> None:
     """Both modules of the runtime under the address and undefined behaviour sanitizers, for `run_sanitized`."""
     for native, layer in ((NATIVE, "channels"), (actors, "actors")):
-        (folder / layer).mkdir()
         _build_module(native, folder / layer, ("-O1", "-g", "-fno-omit-frame-pointer", *_ADDRESS))
 
 
-def _build_module(native: Path, folder: Path, flags: Iterable[str]) -> Path:
+def _build_module(native: Path, folder: Path, flags: Iterable[str]) -> None:
+    """As native_finder looks for it."""
+    folder.mkdir()
     module = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     sources = [str(path) for path in native.glob("*.c") if path.name != "stress.c"]
     command = [compiler(), "-std=gnu11", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", *flags]
     _compile([*command, "-I", sysconfig.get_paths()["include"], *sources, "-o", str(module), "-lm"])
-    return module
 
 
 def run_sanitized(folder: Path, seed: int, seconds: float) -> subprocess.CompletedProcess[str]:
@@ -102,7 +105,7 @@ def run_sanitized(folder: Path, seed: int, seconds: float) -> subprocess.Complet
         "LD_PRELOAD": " ".join(runtimes),
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONMALLOC": "malloc",  # else the sanitizer sees CPython's arenas and not its objects
-        "RINGCAST_TEST_NATIVE": str(folder),
+        native_finder.VARIABLE: str(folder),
     }
     program = str(HERE / "actors" / "sanitized_runtime.py")
     command = ["setarch", "-R", sys.executable, program, str(seed), str(seconds)]  # see run_stress

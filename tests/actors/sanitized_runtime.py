@@ -1,51 +1,31 @@
 """The runtime on the sanitized build of its native modules: ``python sanitized_runtime.py SEED SECONDS``.
 
-First a mailbox gets envelopes of wrong and of right parts, then a system has real traffic. Prints what came of it;
-RINGCAST_TEST_NATIVE is the folder of the build, see native_builds.
+First a mailbox gets envelopes of wrong and of right parts, then a system has real traffic. Prints what came of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.machinery
-import importlib.util
 import logging
 import os
 import random
 import sys
-import sysconfig
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
-BUILD = Path(os.environ.pop("RINGCAST_TEST_NATIVE"))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # tests/, of native_finder
+import native_finder
+
+native_finder.install()
 for variable in ("LD_PRELOAD", "PYTHONMALLOC"):  # of this process alone
     os.environ.pop(variable)
 
-
-class TestBuild:
-    """Finds the native modules of the runtime in the test build."""
-
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in ("ringcast.channels._native", "ringcast.actors._native"):
-            return None
-        file = BUILD / name.split(".")[1] / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-        return importlib.util.spec_from_file_location(name, file)
-
-
-sys.meta_path.insert(0, TestBuild)  # type: ignore[arg-type]
+from delivery_desk import Desk  # noqa: E402
 
 import ringcast.actors as rt  # noqa: E402
-from ringcast.actors.async_cell import AsyncCell  # noqa: E402
 from ringcast.actors.cell import Panel  # noqa: E402
-from ringcast.actors.delivery import Delivery  # noqa: E402
-from ringcast.actors.origin import RemoteOrigin  # noqa: E402
-from ringcast.channels import Codec  # noqa: E402
 
 
 class Worker(rt.Actor):
@@ -118,27 +98,19 @@ class Fuzz:
 
 async def fuzz_a_mailbox(seed: int, seconds: float) -> str:
     """Two actors get envelopes for so long; what they handled."""
-    fuzz, codec, sent = Fuzz(seed), Codec(), 0
-    calls = SimpleNamespace(finish=lambda *_: None, items=lambda *_: None)
-    node: Any = SimpleNamespace(codec=codec, cells={}, calls=calls, counters=SimpleNamespace(undecodable=0), peers={})
-    node.send_masked, node.credit = lambda mask, data: codec.decode(data), lambda *_: None
-    peer: Any = SimpleNamespace(slot=1, mask=1, name="peer")
-    node.peers[1], peer.origin = peer, RemoteOrigin(node, peer)
-    delivery = Delivery(node)
-    for actor_id in (1, 2):
-        panel = Panel(lambda number: None, lambda *figures: None)
-        cell = node.cells[actor_id] = AsyncCell(Worker(), actor_id, f"worker-{actor_id}", panel)
-        cell.start()
+    fuzz, sent = Fuzz(seed), 0
+    desk = Desk(Worker, Panel(lambda number: None, lambda *figures: None))
     await asyncio.sleep(0)
     done = asyncio.Event()
 
     def batch() -> None:
         nonlocal sent
         for _ in range(50):
-            data = codec.encode(fuzz.envelope())
+            data = desk.node.codec.encode(fuzz.envelope())
             messages: Any = [(0, data)] * fuzz.random.choice((1, 1, 2))
-            delivery.handle_all(peer, messages, len(messages) == 1)
+            desk.delivery.handle_all(desk.peer, messages, len(messages) == 1)
             sent += len(messages)
+        desk.sent.clear()
         done.set()
 
     until = time.monotonic() + seconds
@@ -148,15 +120,11 @@ async def fuzz_a_mailbox(seed: int, seconds: float) -> str:
         await done.wait()
         for _ in range(60):
             await asyncio.sleep(0)
-    handled = 0
-    for cell in node.cells.values():
-        assert not cell._task.done(), "an actor has ended"
-        handled += cell.meter.handled
-        cell.stop()
-        await asyncio.wait([cell._task])
-        await cell.close()
-    assert 0 < node.counters.undecodable < sent and 0 < handled < sent
-    return f"{sent} envelopes, {node.counters.undecodable} refused, {handled} handled"
+    await desk.close()
+    handled = sum(cell.meter.handled for cell in desk.cells.values())
+    refused = desk.node.counters.undecodable
+    assert 0 < refused < sent and 0 < handled < sent
+    return f"{sent} envelopes, {refused} refused, {handled} handled"
 
 
 async def have_traffic(seconds: float) -> str:

@@ -8,15 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from delivery_desk import Desk
 
 import ringcast.actors as rt
 from ringcast.actors._native import AsyncNodeCore, CellCore, DeliveryCore, Incoming
 from ringcast.actors.async_cell import AsyncCell
 from ringcast.actors.call_context import EMPTY
 from ringcast.actors.cell import Cell, Panel
-from ringcast.actors.delivery import Delivery
 from ringcast.actors.node import Node
-from ringcast.actors.origin import RemoteOrigin
 from ringcast.actors.wire import Envelope, FailureKind
 from ringcast.channels import Codec
 
@@ -31,42 +30,9 @@ class Worker(rt.Actor):
         return x
 
 
-class Desk:
-    """A delivery with two workers, and what was sent back to the one peer."""
-
-    def __init__(self) -> None:
-        self.sent: list[list[Any]] = []
-        codec = Codec()
-        counters = SimpleNamespace(undecodable=0)
-        self.node: Any = SimpleNamespace(codec=codec, cells={}, calls=None, counters=counters, peers={})
-        self.node.send_masked = lambda mask, data: self.sent.append(codec.decode(data))
-        self.peer: Any = SimpleNamespace(slot=1, mask=1, name="peer")
-        self.node.peers[1] = self.peer
-        self.peer.origin = RemoteOrigin(self.node, self.peer)
-        self.delivery = Delivery(self.node)
-        self.cells = {actor_id: AsyncCell(Worker(), actor_id, f"w{actor_id}", None) for actor_id in (1, 2)}
-        for cell in self.cells.values():
-            self.node.cells[cell.actor_id] = cell
-            cell.start()
-
-    async def take(self, *envelope: object) -> None:
-        """It arrives alone, in a callback."""
-        await asyncio.sleep(0)
-        messages: Any = [(0, self.node.codec.encode(envelope))]
-        asyncio.get_running_loop().call_soon(self.delivery.handle_all, self.peer, messages, True)
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        for cell in self.cells.values():
-            cell.stop()
-            assert cell._task is not None
-            await asyncio.wait([cell._task])
-
-
 @pytest.mark.parametrize("wrong", [[1, "x"], [1, None, 2], [1, 2, []]])
 async def test_no_member_gets_a_group_message_with_a_wrong_number(wrong: list[object]) -> None:
-    desk = Desk()
+    desk = Desk(Worker)
     await desk.take(Envelope.GROUP, wrong, 5, None, "note", ["a"], {}, None)
     assert [cell.actor.seen for cell in desk.cells.values()] == [[], []]
     assert all(sent[:3:2] == [Envelope.FAILURE, FailureKind.RAISED] for sent in desk.sent)
@@ -76,14 +42,14 @@ async def test_no_member_gets_a_group_message_with_a_wrong_number(wrong: list[ob
 
 @pytest.mark.parametrize("kind", [Envelope.CALL, Envelope.OPEN])
 async def test_a_call_to_what_is_no_actor_at_all_is_answered(kind: Envelope) -> None:
-    desk = Desk()
+    desk = Desk(Worker)
     await desk.take(kind, "x", 7, "note", ["a"], {}, None)
     assert [sent[:4] for sent in desk.sent] == [[Envelope.FAILURE, 7, FailureKind.RAISED, "x"]]
     await desk.close()
 
 
 async def test_a_list_of_messages_may_be_changed_while_they_are_handled() -> None:
-    desk = Desk()
+    desk = Desk(Worker)
     messages: Any = [(0, desk.node.codec.encode([Envelope.CAST, 1, "note", [n], {}])) for n in range(4)]
 
     def decode(data: bytes) -> object:
@@ -98,7 +64,7 @@ async def test_a_list_of_messages_may_be_changed_while_they_are_handled() -> Non
 
 
 async def test_cells_that_are_no_dict_are_an_error() -> None:
-    desk = Desk()
+    desk = Desk(Worker)
     desk.node.cells = [1, 2]
     with pytest.raises(RuntimeError, match="cells are no dict"):
         desk.delivery.handle(desk.peer, desk.node.codec.encode([Envelope.CAST, 1, "note", [1], {}]))
@@ -143,7 +109,7 @@ def test_a_cell_that_was_not_made_is_an_error() -> None:
 
 
 async def test_a_handler_may_take_the_cells_task_away() -> None:
-    desk = Desk()
+    desk = Desk(Worker)
     cell: Any = desk.cells[1]
     task = cell._task
 

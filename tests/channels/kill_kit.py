@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import native_finder
 from channel_kit import EPOCH, Bells
 
 from ringcast.channels import ALL_READERS, Inbox, Link, Outbox, RingReader, RingWriter, Segment, create_segment
@@ -40,7 +41,7 @@ class Process:
             [sys.executable, str(Path(__file__).with_name("kill_peers.py")), role, json.dumps(arguments)],
             pass_fds=tuple(fds),
             stdout=subprocess.PIPE,
-            env=os.environ | {"RINGCAST_TEST_NATIVE": str(native), "RINGCAST_CRASH_AT": crash_at},
+            env=os.environ | {native_finder.VARIABLE: str(native), "RINGCAST_CRASH_AT": crash_at},
         )
         self.pidfd = os.pidfd_open(self.popen.pid)
 

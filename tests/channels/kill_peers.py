@@ -1,34 +1,21 @@
 """The processes that die in test_kill_points.py: ``python kill_peers.py ROLE JSON``, RINGCAST_CRASH_AT says where.
 
-They load the test build of the native module, whose path is in RINGCAST_TEST_NATIVE. Each prints "ready" first.
+They run on the test build that native_finder finds. Each prints "ready" first.
 """
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from types import ModuleType
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # tests/, of native_finder
+import native_finder
 
-class TestBuild:
-    """Finds ringcast.channels._native in the test build."""
-
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "ringcast.channels._native":
-            return None
-        return importlib.util.spec_from_file_location(name, os.environ["RINGCAST_TEST_NATIVE"])
-
-
-sys.meta_path.insert(0, TestBuild)  # type: ignore[arg-type]
+native_finder.install()
 
 from channel_kit import EPOCH  # noqa: E402
 from kill_kit import number_of, numbered  # noqa: E402

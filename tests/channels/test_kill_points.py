@@ -18,7 +18,7 @@ import psutil
 import pytest
 from channel_kit import Bells
 from kill_kit import PATIENCE_S, MortalReader, MortalWriter, Village
-from native_builds import build_module
+from native_builds import build_with_crash_points
 
 KILLS = int(os.environ.get("RINGCAST_KILLS", "40"))
 # How often a victim passes the point before it dies, at most: rare ones come rarely.
@@ -48,7 +48,7 @@ READER_POINTS = {
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_module(tmp_path_factory.mktemp("native"))
+    return build_with_crash_points(tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture
