@@ -20,6 +20,7 @@ from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescr
 from .call_context import EMPTY, CallContext, inside_handler
 from .mailbox_meter import MailboxMeter
 from .origin import Origin
+from .ref import number_of
 from .wire import FailureKind
 
 log = logging.getLogger("ringcast.actors")
@@ -109,7 +110,7 @@ class Cell(CellCore, ABC):
             return False
         handler = self._handlers.get(incoming.method)
         if handler is not None and not handler.is_stream and not handler.is_concurrent:
-            chain = " -> ".join(f"#{actor_id}" for actor_id in (*incoming.context.chain, self.actor_id))
+            chain = " -> ".join(f"#{number_of(actor_id)}" for actor_id in (*incoming.context.chain, self.actor_id))
             text = f"{self.name}.{incoming.method} was asked by a handler that {self.name} itself waits for ({chain})"
             incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.CYCLE, None, text, "")

@@ -15,6 +15,7 @@ from ringcast.channels.codec import message_proper
 from ._native import DeliveryCore
 from .errors import RemoteError
 from .origin import Origin, call_error
+from .ref import number_of
 from .wire import Envelope, FailureKind
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Delivery(DeliveryCore):
 
     def _gone(self, actor_id: int, call_id: int, origin: Origin) -> None:
         """A call for an actor that is not here (from native/delivery.c)."""
-        origin.fail(str(actor_id), call_id, FailureKind.GONE, None, "it is not in this process", "")
+        origin.fail(_title(actor_id), call_id, FailureKind.GONE, None, "it is not in this process", "")
 
     def _undecodable(self, peer: Peer, data: bytes | memoryview, error: Exception) -> None:
         """A message that does not decode ends its own call, if it is one; everything else goes on."""
@@ -88,8 +89,13 @@ class Delivery(DeliveryCore):
                 if cell is not None:
                     peer.origin.took(cell.actor_id, len(data), cell.capacity_bytes)
                 if kind != Envelope.CAST and isinstance(second, int):
-                    name = str(actor_id) if cell is None else cell.name
+                    name = _title(actor_id) if cell is None else cell.name
                     peer.origin.fail(name, second + rank, FailureKind.RAISED, error, str(error), "")
+
+
+def _title(actor_id: object) -> str:
+    """What to call an actor that is not here."""
+    return f"#{number_of(actor_id)}" if isinstance(actor_id, int) else str(actor_id)
 
 
 def _head_of(data: bytes | memoryview) -> tuple[object, object, object]:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from . import platform
 from .context import Watch
 from .errors import ActorError, Cause
 from .events import Event, GaveUp
-from .ref import Ref
+from .ref import NUMBER_BITS, Ref, number_of
 
 if TYPE_CHECKING:
     from .record import Record
@@ -33,7 +34,8 @@ class Directory:
 
     def __init__(self) -> None:
         self._records: dict[int, Record] = {}
-        self._last_actor_id = 0
+        # Ids are unique across systems: a call's chain of waiting actors may lead through several of them.
+        self._last_actor_id = platform.current().random().randrange(1, 1 << 31) << NUMBER_BITS
 
     def enter(self, make: Callable[[int], Record]) -> Record:
         """Make and keep a record under a new id; `ActorError` if its name is taken by a living actor."""
@@ -83,4 +85,4 @@ class Directory:
 
 
 def _unknown(actor_id: int) -> Cause:
-    return Cause(f"there is no actor #{actor_id} in this system")
+    return Cause(f"there is no actor #{number_of(actor_id)} in this system")

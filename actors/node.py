@@ -79,7 +79,7 @@ class Node(NodeCore, ABC):
 
     def _pack_ref(self, ref: Ref) -> bytes:
         if ref._sender is not self and ref._sender is not None:
-            raise EncodeError(f"{ref!r} is of another system: here its number would be another actor's")
+            raise EncodeError(f"{ref!r} is of another system: an actor of this one cannot reach it")
         return pack_ref(ref)
 
     # What drivers and owners supply.

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from .consumer import StreamReader
 
 REF_TAG = 1
+NUMBER_BITS = 32  # of an actor's id: its number within its system; the bits above are the system's own
+
+
+def number_of(actor_id: int) -> int:
+    """The number of an actor within its system, which is what texts show of its id."""
+    return actor_id & ((1 << NUMBER_BITS) - 1)
 
 
 class Sender(Protocol):
@@ -60,7 +66,7 @@ class Ref:
         return hash(self._actor_id)
 
     def __repr__(self) -> str:
-        return f"<Ref {self._name!r} #{self._actor_id}>"
+        return f"<Ref {self._name!r} #{number_of(self._actor_id)}>"
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{self!r} travels in messages and spec arguments of its system, not by pickle")

@@ -20,7 +20,7 @@ from .group import Group
 from .host import Child
 from .placement import Restart, Spec, Where, here, process
 from .record import Budget, Record, State
-from .ref import Ref
+from .ref import Ref, number_of
 from .root_node import RootNode
 
 log = logging.getLogger("ringcast.actors")
@@ -99,7 +99,7 @@ class Supervisor:
             raise ActorError(f"supervisor {self.name!r} has {'stopped' if self._stopped else 'failed'}")
 
         def make(actor_id: int) -> Record:
-            child = Child(actor_id, name or f"{spec.cls.__name__}-{actor_id}", spec, where, restart)
+            child = Child(actor_id, name or f"{spec.cls.__name__}-{number_of(actor_id)}", spec, where, restart)
             return Record(child, self._root, self._directory, self)
 
         record = self._directory.enter(make)

@@ -10,6 +10,7 @@ import msgpack
 from ringcast.channels import DecodeError
 from ringcast.channels.codec import message_proper
 
+from ..ref import number_of
 from ..wire import Envelope
 
 HEAD_BYTES = 512  # enough for what is named here; actor ids of a very large group may not fit
@@ -54,12 +55,19 @@ def describe(data: bytes | memoryview) -> str:
         case None:
             return f"something undecodable {size}"
         case Envelope.CALL | Envelope.OPEN:
-            return f"{head.kind.name} {head.second} of #{head.first}.{head.third} {size}"
+            return f"{head.kind.name} {head.second} of {_number(head.first)}.{head.third} {size}"
         case Envelope.CAST:
-            return f"CAST to #{head.first}.{head.second} {size}"
+            return f"CAST to {_number(head.first)}.{head.second} {size}"
         case Envelope.REPLY | Envelope.FAILURE | Envelope.ITEMS:
             return f"{head.kind.name} to call {head.first} {size}"
         case Envelope.CANCEL | Envelope.MORE:
             return f"{head.kind.name} of call {head.second} {size}"
         case _:
-            return f"{head.kind.name} {head.first} {size}"
+            return f"{head.kind.name} {_number(head.first)} {size}"
+
+
+def _number(actor_id: object) -> str:
+    """The actor, or the actors, of an envelope."""
+    if isinstance(actor_id, list):
+        return ", ".join(_number(one) for one in actor_id)
+    return f"#{number_of(actor_id)}" if isinstance(actor_id, int) else str(actor_id)

@@ -61,3 +61,29 @@ async def test_a_start_that_cannot_be_sent_hurts_nobody_else(
     actor = await system.spawn(rt.spec(Counter, 0), where=rt.process())
     assert await actor.add(1) == 1
     assert len(system.pids()) == 1
+
+
+class Inner(rt.Actor):
+    @rt.call
+    async def one(self) -> int:
+        return 1
+
+
+class Outer(rt.Actor):
+    """Enters a system of its own in a handler; the first actor there has the number that this one has here."""
+
+    @rt.call
+    async def ask_inside(self) -> list[str | int]:
+        async with rt.System("inner") as inner:
+            actor = await inner.spawn(rt.spec(Inner))
+            return [repr(actor), await actor.one()]
+
+
+@PLACES
+async def test_an_actor_may_ask_another_systems_actor_of_the_same_number(
+    systems: tuple[rt.System, rt.System], where: rt.Where
+) -> None:
+    """A4: the call was refused as a CallCycle."""
+    outer = await systems[0].spawn(rt.spec(Outer), where=where)
+    assert repr(outer) == "<Ref 'Outer-1' #1>"
+    assert await outer.ask_inside() == ["<Ref 'Inner-1' #1>", 1]
