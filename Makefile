@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONFORMANCE := .venv-conformance
+LIGHT := .venv-light
 NATIVE := $(wildcard channels/native/* actors/native/* gpu/native/*)
 # For the tests of the page at /ui. Where it cannot be installed they fail and say how to get one.
 CHROMIUM := command -v chromium chromium-browser google-chrome >/dev/null || [ -n "$$RINGCAST_CHROMIUM" ] || \
@@ -13,13 +14,21 @@ CHROMIUM := command -v chromium chromium-browser google-chrome >/dev/null || [ -
 TEST_PROCESSES ?= 2
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test check chaos soak chaos-channels chaos-server explore sanitize clean
+.PHONY: demo test light check chaos soak chaos-channels chaos-server explore sanitize clean
 
 demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
 
-test: $(VENV)/.dev check ## set up, then every check and every test
+test: $(VENV)/.dev check light ## set up, then every check and every test
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+light: ## the actor runtime in a fresh environment without any extra: README, docs and examples run
+	rm -rf $(LIGHT)
+	$(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check .
+	$(LIGHT)/bin/python tests/light_install.py
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-asyncio # as docs/testing.md says
+	$(LIGHT)/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest tests/actors/testing/test_documentation.py
 
 check: $(VENV)/.dev ## style and types
 	$(BIN)/ruff check .
@@ -53,7 +62,7 @@ sanitize: $(VENV)/.dev ## the runtime's native code under GCC's sanitizers, 15 s
 	$(BIN)/python tests/native_builds.py 15
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(CONFORMANCE) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CONFORMANCE) $(LIGHT) build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

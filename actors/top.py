@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from ringcast.channels import Board, ChannelError
 
@@ -170,15 +170,20 @@ def _usage(pid: int) -> tuple[float, int]:
     return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def main() -> None:
-    """The command line: an optional pid, and --count N for a fixed number of tables."""
+def main(program: str = "python -m ringcast.actors.top", arguments: list[str] | None = None) -> NoReturn:
+    """The command line: an optional pid, and --count N for a fixed number of tables. Exits with its status.
+
+    Args:
+        program: what the usage line calls it.
+        arguments: the words behind it; None takes them from `sys.argv`.
+    """
     import argparse
 
-    parser = argparse.ArgumentParser(prog="python -m ringcast.actors.top", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("pid", type=int, nargs="?", help="a system's first process (default: all that can be seen)")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between tables, 0.05 at least")
     parser.add_argument("--count", type=int, help="how many tables (default: until interrupted)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if not 0.05 <= options.interval < float("inf"):
         parser.error(f"--interval {options.interval}: give seconds, 0.05 at least")
     if options.count is not None and options.count < 1:

@@ -17,6 +17,10 @@ def _run() -> None:
     from ringcast.frontend.cli.requirements import missing, missing_line
 
     names = missing(("typer", "rich"))
+    if names and sys.argv[1:2] == ["top"]:  # it belongs to the actor runtime, which is installed alone here
+        from ringcast.actors.top import main as top
+
+        top("ringcast top", sys.argv[2:])
     if names:
         print(f"ringcast: {missing_line(names)}", file=sys.stderr)
         sys.exit(1)
