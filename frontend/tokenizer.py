@@ -128,10 +128,10 @@ def load_tokenizer(source: ModelSource, metadata: Mapping[str, Any] | None = Non
 def gguf_metadata(path: Path) -> Mapping[str, Any]:
     """The key-value part of a GGUF file. `ModelUnusable` if the file is broken."""
     from ringcast.gpu.errors import ModelFileError
-    from ringcast.gpu.gguf_file import GGUFFile
+    from ringcast.gpu.gguf_shards import GGUFModel
 
     try:
-        return GGUFFile(path).metadata
+        return GGUFModel(path).metadata
     except ModelFileError as error:
         raise ModelUnusable(str(error)) from error
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .adapters import refuse_adapter
 from .errors import ModelFileError, UnsupportedModelError
 from .fingerprint import fingerprint
 from .gguf_config import ROPE_TENSORS, config_from_gguf
-from .gguf_file import GGUFFile
 from .gguf_names import GGUFName, gguf_name
+from .gguf_shards import GGUFModel
 from .gguf_types import type_name
 from .hf_config import config_from_hf
-from .host_tensor import HostTensor
+from .host_tensor import HostTensor, same_items
 from .model_config import ModelConfig
 from .safetensors_file import SafetensorsFile
 from .weight_table import weight_table
@@ -29,13 +32,17 @@ from .weight_table import weight_table
 if TYPE_CHECKING:
     from .gguf_quants import Blocks
 
+logger = logging.getLogger(__name__)
+
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
 
 class Checkpoint(ABC):
-    """One model. ``path`` is the folder or file, ``gguf`` the open file if it is one, else None."""
+    """One model. ``path`` is the folder or file, ``gguf`` the open model if it is one, else None."""
 
     path: Path
     config: ModelConfig
-    gguf: GGUFFile | None
+    gguf: GGUFModel | None
 
     @staticmethod
     def open(path: str | os.PathLike[str]) -> Checkpoint:
@@ -82,16 +89,20 @@ class FolderCheckpoint(Checkpoint):
     def __init__(self, folder: Path) -> None:
         self.path = folder
         self.gguf = None
-        generation_path = folder / "generation_config.json"
-        generation_config = _read_json(generation_path) if generation_path.exists() else {}
+        refuse_adapter(folder)
         source = folder / "config.json"
-        self.config = config_from_hf(_read_json(source), generation_config, str(source))
+        config = config_from_hf(_read_json(source), str(source))
         self._files = [SafetensorsFile(path) for path in self._weight_paths()]
-        self._file_of = {name: file for file in self._files for name in file.names()}
-        _check_names(self.path, _table_names(self.config), self._file_of.keys() - _harmless(self._file_of, self.config))
+        self._file_of = self._files_by_tensor()
+        refuse_adapter(folder, self._file_of)
+        self._stored_names = {name: name for name in self._file_of}
+        self.config = replace(config, tie_word_embeddings=config.tie_word_embeddings and self._tie_head())
+        present = self._stored_names.keys() - _harmless(self._stored_names, self.config)
+        _check_names(self.path, _table_names(self.config), present)
 
     def read(self, name: str) -> HostTensor:
-        return self._file_of[name].read(name)
+        stored = self._stored_names[name]
+        return self._file_of[stored].read(stored)
 
     def type_name(self, name: str) -> str:
         return ""
@@ -104,6 +115,38 @@ class FolderCheckpoint(Checkpoint):
         for file in self._files:
             digest.update(fingerprint(file.path, file.data, file.data_start).encode())
         return digest.hexdigest()
+
+    def _files_by_tensor(self) -> dict[str, SafetensorsFile]:
+        found: dict[str, SafetensorsFile] = {}
+        for file in self._files:
+            for name in file.names():
+                other = found.setdefault(name, file)
+                if other is not file:
+                    raise ModelFileError(
+                        f"{self.path}: tensor {name} is in {other.path.name} and in {file.path.name}; get the model "
+                        "again"
+                    )
+        return found
+
+    def _tie_head(self) -> bool:
+        """Whether the head of a config with a tied head is the embedding, as transformers decides it.
+
+        A checkpoint may hold the shared matrix under the head's name alone. If it holds two matrices that differ,
+        both count.
+        """
+        if _HEAD not in self._file_of:
+            return True
+        if _EMBEDDING not in self._file_of:
+            self._stored_names[_EMBEDDING] = _HEAD
+            return True
+        if same_items(self.read(_EMBEDDING), self.read(_HEAD)):
+            return True
+        logger.warning(
+            "%s: tie_word_embeddings is true, but %s and %s differ: the model runs with both, as in transformers; "
+            "set it to false in config.json to confirm this",
+            self.path, _EMBEDDING, _HEAD,
+        )  # fmt: skip
+        return False
 
     def _weight_paths(self) -> list[Path]:
         single = self.path / "model.safetensors"
@@ -127,11 +170,11 @@ class FolderCheckpoint(Checkpoint):
 
 
 class GGUFCheckpoint(Checkpoint):
-    """A GGUF file. Tensors come dequantised to float32, under HF names and in HF's row order."""
+    """A GGUF file, or the first of a split one. Tensors come dequantised to float32, under HF names and in HF's row order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = self.gguf = GGUFFile(path)
+        self._file = self.gguf = GGUFModel(path)
         embedding = self._file.tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise ModelFileError(f"{path}: it has no token embedding, so it is no language model; use another file")
@@ -183,7 +226,7 @@ def _table_names(config: ModelConfig) -> set[str]:
 def _harmless(names: Iterable[str], config: ModelConfig) -> set[str]:
     """Tensors of HF checkpoints that say nothing new: computed buffers, and the copy of a tied embedding."""
     buffers = {name for name in names if name.endswith("rotary_emb.inv_freq")}
-    return buffers | ({"lm_head.weight"} if config.tie_word_embeddings else set())
+    return buffers | ({_HEAD} if config.tie_word_embeddings else set())
 
 
 def _check_names(path: Path, expected: Set[str], present: Set[str]) -> None:

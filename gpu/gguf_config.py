@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .config_fields import Fields
-from .hf_config import checked, eos_ids
+from .hf_config import checked
 from .model_config import MAX_LAYERS, SUPPORTED_ARCHITECTURES, ModelConfig
 from .rope_config import RopeConfig, rope_from_gguf
 
@@ -52,7 +52,6 @@ def config_from_gguf(
             raise fields.unsupported(f"{prefix}{key}={values[key]}", (f"the head size, {head_dim}",))
     num_layers = fields.count("block_count", limit=MAX_LAYERS)
     context = fields.count("context_length")
-    ids = ("eos_token_id", "eot_token_id", "eom_token_id")
     gemma: dict[str, Any] = {}
     if architecture in _GEMMA_PERIODS:
         scaled_by = hidden_size / num_heads if num_layers == _GEMMA_27B_LAYERS[architecture] else head_dim
@@ -81,7 +80,6 @@ def config_from_gguf(
             rms_norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
             rope=rope_from_gguf(fields, rotary_dim, context, dict(rope_factors or {})),
             tie_word_embeddings=not has_head,
-            eos_token_ids=eos_ids(*(metadata.get(f"tokenizer.ggml.{key}") for key in ids), source=source),
             windows=_windows(fields, architecture, num_layers),
             **gemma,
         ),

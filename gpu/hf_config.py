@@ -93,8 +93,8 @@ _FAMILIES = {
 }  # fmt: skip
 
 
-def config_from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any], source: str) -> ModelConfig:
-    """Build it from the parsed ``config.json`` and ``generation_config.json`` (empty if there is none).
+def config_from_hf(config: Mapping[str, Any], source: str) -> ModelConfig:
+    """Build it from the parsed ``config.json``.
 
     ``source`` names the file in errors: `ModelFileError` for missing or impossible values, `UnsupportedModelError` for
     architectures and variants that are not implemented.
@@ -139,7 +139,6 @@ def config_from_hf(config: Mapping[str, Any], generation_config: Mapping[str, An
             rms_norm_eps=fields.positive("rms_norm_eps", family.rms_norm_eps),
             rope=rope,
             tie_word_embeddings=fields.flag("tie_word_embeddings", family.tied),
-            eos_token_ids=eos_ids(generation_config.get("eos_token_id"), config.get("eos_token_id"), source=source),
             windows=windows if any(windows) else (),
             activation=_activation(fields, family),
             **gemma,
@@ -162,19 +161,6 @@ def checked(config: ModelConfig, source: str) -> ModelConfig:
                 "pairs; get the file again"
             )
     return config
-
-
-def eos_ids(*candidates: object, source: str) -> tuple[int, ...]:
-    """All ids named by any of the candidates (None, an id, or a list of ids), each once, in order."""
-    ids: dict[int, None] = {}
-    for candidate in candidates:
-        for token_id in candidate if isinstance(candidate, list) else [candidate]:
-            if token_id is None:
-                continue
-            if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
-                raise ModelFileError(f"{source}: EOS id {token_id!r} is no token id; get the file again")
-            ids[token_id] = None
-    return tuple(ids)
 
 
 def _activation(fields: Fields, family: _Family) -> str:

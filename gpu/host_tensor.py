@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 # U8 is only known as bytes: packed weights.
 # Type in the file -> numpy type; numpy has no bfloat16, so its bits travel as uint16.
 NUMPY_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_COMPARED_ROWS = 4096
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
 
 
@@ -27,6 +28,23 @@ def convert(tensor: HostTensor, dtype: str) -> NDArray[Any]:
         return tensor.array
     floats = _to_float32(tensor)
     return floats if dtype == "F32" else _to_bfloat16(floats)
+
+
+def same_items(one: HostTensor, other: HostTensor) -> bool:
+    """Whether both hold the same numbers, whatever their types. It stops at the first rows that differ."""
+    import numpy as np
+
+    if one.array.shape != other.array.shape:
+        return False
+    for start in range(0, len(one.array), _COMPARED_ROWS):
+        rows = slice(start, start + _COMPARED_ROWS)
+        pieces = [tensor._replace(array=tensor.array[rows]) for tensor in (one, other)]
+        if one.dtype == other.dtype:
+            if pieces[0].array.tobytes() == pieces[1].array.tobytes():
+                continue
+        if not np.array_equal(*(_to_float32(piece) for piece in pieces)):
+            return False
+    return True
 
 
 def _to_float32(tensor: HostTensor) -> NDArray[np.float32]:

@@ -41,7 +41,6 @@ class ModelConfig:
     rms_norm_eps: float
     rope: RopeConfig
     tie_word_embeddings: bool
-    eos_token_ids: tuple[int, ...]
     windows: tuple[int, ...] = ()  # per layer: how many tokens a query sees, itself included; 0: all before it
     local_rope: RopeConfig | None = None  # of the layers with a window
     activation: str = "silu"

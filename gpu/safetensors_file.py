@@ -46,6 +46,7 @@ class SafetensorsFile:
             header = json.loads(self.data[8 : self.data_start])
             self.metadata: dict[str, str] = dict(header.pop("__metadata__", {}))
             self._entries = {name: self._check(name, entry) for name, entry in header.items()}
+            self._check_coverage()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise self._damaged(f"its header cannot be understood ({error})") from error
 
@@ -76,13 +77,25 @@ class SafetensorsFile:
 
     def _check(self, name: str, entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], int, int]:
         dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        if not all(isinstance(number, int) and number >= 0 for number in (*shape, start, stop)):
+        if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
             raise ValueError(f"tensor {name} has the shape {shape} at {start} to {stop}")
         if not start <= stop <= len(self.data) - self.data_start:
             raise ValueError(f"tensor {name} ends at {stop}, behind the end of the data (truncated?)")
         if dtype in ITEM_BYTES and math.prod(shape) * ITEM_BYTES[dtype] != stop - start:
             raise ValueError(f"tensor {name} of shape {shape} and type {dtype} takes {stop - start} bytes")
         return dtype, shape, start, stop
+
+    def _check_coverage(self) -> None:
+        """Refuse overlaps, gaps and data that no tensor owns, as the safetensors library does."""
+        end = 0
+        for name, (_, _, start, stop) in sorted(self._entries.items(), key=lambda item: item[1][2:]):
+            if start != end:
+                problem = "overlaps the tensor before it" if start < end else "leaves a gap before it"
+                raise ValueError(f"tensor {name} at {start} to {stop} {problem}, which ends at {end}")
+            end = stop
+        size = len(self.data) - self.data_start
+        if end != size:
+            raise ValueError(f"its tensors end at {end}, but there are {size} bytes of data")
 
     def _damaged(self, what: str) -> ModelFileError:
         return ModelFileError(f"{self.path}: not a usable safetensors file: {what}; get the file again")

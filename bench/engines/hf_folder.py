@@ -27,6 +27,8 @@ def write_hf_folder(checkpoint: Checkpoint, folder: Path) -> Path:
         for part in parts:
             file.seek(offsets[part.name])
             file.write(convert(checkpoint.read(part.name), "BF16").tobytes())
+    assert checkpoint.gguf is not None
+    end_id = checkpoint.gguf.metadata["tokenizer.ggml.eos_token_id"]
     settings.write_text(
         json.dumps(
             {
@@ -36,7 +38,7 @@ def write_hf_folder(checkpoint: Checkpoint, folder: Path) -> Path:
                 "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim,
                 "vocab_size": config.vocab_size, "max_position_embeddings": config.max_position_embeddings,
                 "rms_norm_eps": config.rms_norm_eps, "rope_theta": config.rope.theta, "hidden_act": "silu",
-                "tie_word_embeddings": config.tie_word_embeddings, "eos_token_id": config.eos_token_ids[0],
+                "tie_word_embeddings": config.tie_word_embeddings, "eos_token_id": end_id,
             },
             indent=1,
         )

@@ -37,12 +37,12 @@ GGUF: dict[str, Any] = {
 EXPECTED = ModelConfig(
     architecture="LlamaForCausalLM", hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=16,
     intermediate_size=128, vocab_size=100, max_position_embeddings=512, rms_norm_eps=1e-5,
-    rope=RopeConfig(10000.0, 16), tie_word_embeddings=False, eos_token_ids=(2,),
+    rope=RopeConfig(10000.0, 16), tie_word_embeddings=False,
 )  # fmt: skip
 
 
 def hf(**changes: Any) -> ModelConfig:
-    return config_from_hf({**HF, **changes}, {}, "config.json")
+    return config_from_hf({**HF, **changes}, "config.json")
 
 
 def family(name: str, **changes: Any) -> ModelConfig:
@@ -79,7 +79,7 @@ def test_every_architecture_has_its_own_defaults() -> None:
         ("Qwen3", 32768, 1e-6, 128, False), ("Gemma2", 8192, 1e-6, 256, True), ("Gemma3", 131072, 1e-6, 256, True),
         ("Phi3", 4096, 1e-5, 16, False),
     ):  # fmt: skip
-        config = config_from_hf({**without, "architectures": [f"{name}ForCausalLM"]}, {}, "c")
+        config = config_from_hf({**without, "architectures": [f"{name}ForCausalLM"]}, "c")
         assert (config.max_position_embeddings, config.rms_norm_eps) == (context, epsilon)
         assert (config.head_dim, config.tie_word_embeddings) == (head_dim, tied)
     assert set(SUPPORTED_ARCHITECTURES) == {
@@ -133,15 +133,6 @@ def test_contexts_may_be_longer_where_the_rope_is_made_for_it() -> None:
     assert hf(rope_scaling={"type": "dynamic", "factor": 2.0}).longest_context == 1024
     assert hf(rope_scaling={"type": "linear", "factor": 2.0}).longest_context == 512
     assert hf().longest_context == 512
-
-
-def test_every_eos_id_is_kept_once() -> None:
-    config = config_from_hf({**HF, "eos_token_id": [2, 3]}, {"eos_token_id": [5, 2]}, "config.json")
-    assert config.eos_token_ids == (5, 2, 3)
-    assert hf(eos_token_id=None).eos_token_ids == ()
-    assert from_gguf({"tokenizer.ggml.eot_token_id": 9}).eos_token_ids == (2, 9)
-    with pytest.raises(ModelFileError, match="EOS id 'x'"):
-        hf(eos_token_id=["x"])
 
 
 @pytest.mark.parametrize(
