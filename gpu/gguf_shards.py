@@ -37,7 +37,9 @@ class GGUFModel:
         for file in self._files:
             for name in file.tensors:
                 if name in self._file_of:
-                    raise ModelFileError(f"{file.path}: tensor {name} is in another shard too; download the files again")
+                    raise ModelFileError(
+                        f"{file.path}: tensor {name} is in another shard too; download the files again"
+                    )
                 self._file_of[name] = file
         total = first.metadata.get("split.tensors.count", len(self._file_of))
         if len(self._files) > 1 and total != len(self._file_of):
@@ -85,8 +87,8 @@ def _others(first: GGUFFile) -> list[GGUFFile]:
         assert other is not None
         if not other.exists():
             raise ModelFileError(
-                f"{path}: it is shard 1 of {count} of a split model, and shard {number + 1}, {other.name}, is not beside "
-                "it; download all shards into one folder"
+                f"{path}: it is shard 1 of {count} of a split model, and shard {number + 1}, {other.name}, is not "
+                "beside it; download all shards into one folder"
             )
         file = GGUFFile(other)
         found = file.metadata.get("split.no"), file.metadata.get("split.count")
