@@ -170,7 +170,7 @@ class FolderCheckpoint(Checkpoint):
 
 
 class GGUFCheckpoint(Checkpoint):
-    """A GGUF file, or the first of a split one. Tensors come dequantised to float32, under HF names and in HF's order."""
+    """A GGUF model. Tensors come dequantised to float32, under HF names and in HF's order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
