@@ -38,8 +38,8 @@ def same_items(one: HostTensor, other: HostTensor) -> bool:
         return False
     for start in range(0, len(one.array), _COMPARED_ROWS):
         rows = slice(start, start + _COMPARED_ROWS)
-        pieces = [tensor._replace(array=tensor.array[rows]) for tensor in (one, other)]
-        if not np.array_equal(*(_to_float32(piece) for piece in pieces)):
+        ours, theirs = (_to_float32(tensor._replace(array=tensor.array[rows])) for tensor in (one, other))
+        if not np.array_equal(ours, theirs):
             return False
     return True
 
