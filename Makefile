@@ -14,7 +14,7 @@ CHROMIUM := command -v chromium chromium-browser google-chrome >/dev/null || [ -
 TEST_PROCESSES ?= 2
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test light check chaos soak chaos-channels chaos-server explore sanitize clean
+.PHONY: demo test light check chaos chaos-kills soak chaos-channels chaos-server explore sanitize clean
 
 demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
@@ -40,6 +40,11 @@ chaos: $(VENV)/.dev ## long campaigns of random kills
 	$(BIN)/python -m bench.recovery --dtype float32
 	$(BIN)/python -m bench.recovery
 	RINGCAST_CHAOS_EXAMPLES=5000 $(BIN)/python -m pytest tests/scheduler/test_scheduler_machine.py --timeout 3000
+
+chaos: chaos-kills
+
+chaos-kills: $(VENV)/.dev ## 300 kill -9 of the worker under 24 streams with prompts of 500 tokens
+	RINGCAST_OUTSIDE_KILLS=300 $(BIN)/python -m pytest -s tests/test_kills_under_load.py
 
 soak: $(VENV)/.dev ## 20,000 tiny requests, then idleness: memory stays, processors sleep
 	$(BIN)/python -m bench.soak

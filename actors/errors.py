@@ -17,7 +17,8 @@ class Cause:
     """Why an actor is gone, as far as its supervisor could find out.
 
     ``exit_code`` is the process's (negative: the signal that killed it), None for an actor in the host's process.
-    ``stderr_tail`` are the last lines that its process wrote.
+    ``stderr_tail`` are the last lines that its process wrote. ``from_outside``: its process was ended by a SIGKILL or
+    SIGTERM that neither its supervisor sent nor the kernel for want of memory; what the actor did is not the cause.
     """
 
     summary: str
@@ -26,6 +27,7 @@ class Cause:
     last_handler: str = ""
     traceback: str = ""
     stderr_tail: str = ""
+    from_outside: bool = False
 
     def __str__(self) -> str:
         where = f", last phase {self.last_phase!r}" if self.last_phase else ""

@@ -77,7 +77,9 @@ class Restart:
     ``permanent`` always; ``transient`` unless it ended by itself with exit code 0; ``temporary`` never. More than
     ``max_restarts`` within ``within_s`` seconds and the supervisor gives up. The delay doubles from ``backoff_s`` to
     ``max_backoff_s``, with up to 20 % jitter, and starts over after a period without deaths. ``on_stall``: what is
-    done about an actor that is stalled (see `Actor.stall_after_s`) beyond telling its watchers.
+    done about an actor that is stalled (see `Actor.stall_after_s`) beyond telling its watchers. ``outside_kills``:
+    whether a death by a signal from outside (`Cause.from_outside`: kill -9 by a person or a tool) counts towards
+    ``max_restarts``; with "ignore" the actor is restarted after every one of them.
     """
 
     kind: Literal["permanent", "transient", "temporary"] = "temporary"
@@ -86,12 +88,15 @@ class Restart:
     backoff_s: float = 0.05
     max_backoff_s: float = 5.0
     on_stall: Literal["report", "kill"] = "report"
+    outside_kills: Literal["count", "ignore"] = "count"
 
     def __post_init__(self) -> None:
         if self.kind not in ("permanent", "transient", "temporary"):
             raise ValueError(f"Restart.kind is {self.kind!r}: use 'permanent', 'transient' or 'temporary'")
         if self.on_stall not in ("report", "kill"):
             raise ValueError(f"Restart.on_stall is {self.on_stall!r}: use 'report' or 'kill'")
+        if self.outside_kills not in ("count", "ignore"):
+            raise ValueError(f"Restart.outside_kills is {self.outside_kills!r}: use 'count' or 'ignore'")
         for name in ("max_restarts", "within_s", "backoff_s", "max_backoff_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Restart.{name} is {getattr(self, name)}: it cannot be negative")

@@ -21,6 +21,7 @@ from .boot import BOARD_FREE, BOARD_READY, BOARD_SPARE, BOARD_STARTING, CPUS_VAR
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
+from .memory_kills import num_memory_kills
 from .peer import Peer
 from .placement import process
 from .statistics import NodeStatistics
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .root_node import RootNode
 
 TERM_GRACE_S = 0.5
+_OUTSIDE_SIGNALS = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class ProcessHost:
@@ -55,6 +57,7 @@ class ProcessHost:
         self._traceback = ""
         self._stopping = False
         self._end_reason = ""  # that we had
+        self._memory_kills: int | None = None  # that the kernel had counted when this incarnation began
         self._phase_timer: asyncio.TimerHandle | None = None
         self._abort_fd = -1
         self._handoff: object = None
@@ -84,6 +87,7 @@ class ProcessHost:
     def _promote(self, handoff: object) -> None:
         self._on_spare_death = None
         self._phase = "start"
+        self._memory_kills = num_memory_kills()
         self._show(BOARD_STARTING, self.child.name)
         self._root.send_frame(self._root.peers[self.slot], FrameKind.PROMOTE, handoff)
 
@@ -123,6 +127,7 @@ class ProcessHost:
             is_spare=is_spare,
         )
         boot_frame = root.codec.encode(boot)  # what cannot travel is found before there is a process
+        self._memory_kills = num_memory_kills()
         self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
         self._bell_fd = root.bell_fd(self.slot)
         self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
@@ -251,6 +256,10 @@ class ProcessHost:
             root.read_link(peer)  # its last words
         _, number = root.board.progress(self.slot)  # of the handler that ran, 0 for none
         summary = process.describe_exit()
+        from_outside = process.exit_code in _OUTSIDE_SIGNALS and not self._end_reason
+        if from_outside and num_memory_kills() != self._memory_kills:
+            from_outside = False
+            summary += "; the kernel has counted a kill for want of memory"
         if self._end_reason:
             summary = f"{self._end_reason} ({summary})"
         cause = Cause(
@@ -260,6 +269,7 @@ class ProcessHost:
             last_handler=self._handler_name(number),
             traceback=self._traceback,
             stderr_tail="" if self._traceback else "\n".join(process.tail),
+            from_outside=from_outside,
         )
         self._enter_phase("", None)
         root.process_died(self.slot, cause)

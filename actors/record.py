@@ -49,9 +49,13 @@ class Budget:
 
     def spend(self) -> int:
         """Count a death; how many there are within the period."""
-        now = time.monotonic()
-        self._deaths.append(now)
-        while self._deaths[0] < now - self.within_s:
+        self._deaths.append(time.monotonic())
+        return self.num_spent()
+
+    def num_spent(self) -> int:
+        """How many deaths were counted within the period."""
+        begin = time.monotonic() - self.within_s
+        while self._deaths and self._deaths[0] < begin:
             self._deaths.popleft()
         return len(self._deaths)
 
@@ -94,6 +98,11 @@ class Record:
     def has_ended(self) -> bool:
         """It will not be started again."""
         return self.state in (State.STOPPED, State.FAILED)
+
+    @property
+    def is_excused(self) -> bool:
+        """Its last death does not count against it."""
+        return self.cause.from_outside and self.child.restart.outside_kills == "ignore"
 
     def place(self) -> Place | Cause:
         """Where it is, or why it is not."""

@@ -268,14 +268,15 @@ class Supervisor:
     async def _bring_back(self, member: Record | Supervisor) -> None:
         """Restart a dead member, and those that its death concerns, until all are READY or a budget is exhausted."""
         while True:
-            attempt = member.budget.spend() if isinstance(member, Record) else member._own_budget.spend()
             budget = member.budget if isinstance(member, Record) else member._own_budget
             cause = member.cause if isinstance(member, Record) else (member.failure or Cause("it failed"))
-            if attempt > budget.max_deaths:
+            counts = not (isinstance(member, Record) and member.is_excused)
+            attempt = budget.spend() if counts else budget.num_spent() + 1
+            if counts and attempt > budget.max_deaths:
                 text = f"it died {attempt} times within {budget.within_s:g} s, the last time: {cause.summary}"
                 await self._exhausted(member, Cause(text, cause.exit_code, stderr_tail=str(cause)))
                 return
-            spent = self._budget.spend()
+            spent = self._budget.spend() if counts else 0
             if self._parent is not None and spent > self._budget.max_deaths:
                 text = (
                     f"supervisor {self.name!r} restarted members {spent} times within {self._budget.within_s:g} s, "

@@ -35,8 +35,9 @@ W = TypeVar("W", bound=WorkerInterface)
 
 CORE, WORKER, FRONTEND = "engine-core", "worker-0", "frontend"
 _SYSTEM = "ringcast"  # and the name of our own process's node
-# A death costs a pause, so many are borne; who dies at once again and again is given up within seconds all the same.
-_RESTART = rt.Restart("permanent", max_restarts=10, within_s=60.0, max_backoff_s=0.2)
+# A crash costs a pause, so many are borne; an actor that crashes at once again and again is given up within seconds all
+# the same. Kills from outside are not its fault: it comes back after every one.
+_RESTART = rt.Restart("permanent", max_restarts=10, within_s=60.0, max_backoff_s=0.2, outside_kills="ignore")
 
 _CORE_WAIT_S = 60.0  # what a request waits for a core that restarts
 _BATCH_TOKENS = 32_768  # that a restarted core is given in one message: it answers others in between
@@ -244,17 +245,18 @@ class Engine:
             if isinstance(event, rt.Ready):
                 self._attaching = self._spawn_task(self._attach(core, frontend))
             elif isinstance(event, rt.Died):
-                self._lost_core(reason(event.cause), sink)
+                self._lost_core(event.cause, sink)
             elif isinstance(event, rt.GaveUp):
                 self._gone(f"the engine core is gone for good: {reason(event.cause)}", sink)
 
-    def _lost_core(self, cause: str, sink: EngineSink) -> None:
+    def _lost_core(self, death: rt.Cause, sink: EngineSink) -> None:
+        cause = reason(death)
         self._is_attached = False
         self._down[CORE] = f"the engine core died: {cause}"
         self._num_deaths[CORE] += 1
         if self._attaching is not None:
             self._attaching.cancel()
-        sink.on_outputs(self._journal.lose(cause))
+        sink.on_outputs(self._journal.lose(cause, is_evidence=not death.from_outside))
         log.warning("the engine core died (%s): %d live requests wait for its successor", cause, len(self._journal))
 
     async def _attach(self, core: EngineCore, frontend: Frontend) -> None:

@@ -11,31 +11,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ringcast.scheduler.messages import AddRequest, Logprobs, RequestOutput, StepOutputs
-
-_SUSPECT_AT = 2  # deaths of the core since its last token: from now on the request runs alone
-_CONVICT_AT = 3  # so it was alone with the core at the last one
+from ringcast.scheduler.quarantine import Quarantine, verdict
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     """One live request."""
 
     request: AddRequest
+    rank: int  # in order of arrival
     token_ids: list[int] = field(default_factory=list)  # its outputs so far
     is_handed_over: bool = False  # to the core that lives now
-    num_losses: int = 0  # deaths of cores that had it, since its last token
+    num_losses: int = 0  # crashes of cores that had it, since its last token
 
 
 class Journal:
     """Requests by id, in order of their arrival, from `enter` to their last output or `forget`.
 
-    Quarantine: a request that two cores in a row had when they died, without a token in between, is a suspect. The
-    next core gets it alone (`next_suspect`); if that one dies too, the request ends with an error and is not tried
-    again. Its next token clears it.
+    A request that two cores in a row had when they crashed, without a token in between, is a suspect (`Quarantine`).
+    The next core gets it alone (`next_suspect`); if that one crashes too, the request ends with an error and is not
+    tried again. Its next token clears it.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._num_entered = 0
+        self._quarantine: Quarantine[_Entry] = Quarantine()
         self._cleared = asyncio.Event()  # a suspect got a token, or left
 
     def __len__(self) -> int:
@@ -47,7 +48,8 @@ class Journal:
     def enter(self, requests: Iterable[AddRequest]) -> None:
         """Know these requests from now on."""
         for request in requests:
-            self._entries[request.request_id] = _Entry(request)
+            self._entries[request.request_id] = _Entry(request, self._num_entered)
+            self._num_entered += 1
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """They have been given up; unknown ids are fine."""
@@ -84,17 +86,18 @@ class Journal:
             starts.append(start)
         return StepOutputs(outputs.step_id, others, request_ids, token_ids, starts)
 
-    def lose(self, cause: str) -> StepOutputs:
-        """The core died, and with it all that it was given. What it is told of requests that are not tried again."""
-        for entry in self._entries.values():
-            entry.num_losses += entry.is_handed_over
+    def lose(self, cause: str, *, is_evidence: bool = True) -> StepOutputs:
+        """The core died, and with it all that it was given. The last outputs of requests that are not tried again.
+
+        ``is_evidence``: the death counts against the requests that the core had.
+        """
+        lost = [entry for entry in self._entries.values() if entry.is_handed_over]
+        for entry in lost:
             entry.is_handed_over = False
-        convicted = [request_id for request_id, e in self._entries.items() if e.num_losses >= _CONVICT_AT]
-        return self.fail(
-            convicted,
-            f"the engine core died {_CONVICT_AT} times while this request was in flight, the last time while it ran "
-            f"alone ({cause}): it is not tried again",
-        )
+        convicted = self._quarantine.lose(lost, is_evidence=is_evidence)
+        if convicted is None:
+            return StepOutputs(0, [])
+        return self.fail([convicted.request.request_id], verdict("the engine core died", convicted, cause))
 
     def fail(self, request_ids: Iterable[str], error: str) -> StepOutputs:
         """End requests with an error; the outputs that say so."""
@@ -107,10 +110,8 @@ class Journal:
 
     def next_suspect(self) -> str | None:
         """The first request that the next core must have alone."""
-        for request_id, entry in self._entries.items():
-            if entry.num_losses >= _SUSPECT_AT:
-                return request_id
-        return None
+        suspect = self._quarantine.next()
+        return None if suspect is None else suspect.request.request_id
 
     async def cleared(self, request_id: str) -> None:
         """Return when the suspect has got a token, or has ended."""
@@ -156,7 +157,7 @@ class Journal:
             output = _without_first(output, doubled)
         entry.token_ids += output.token_ids
         if output.token_ids and entry.num_losses:
-            entry.num_losses = 0
+            self._quarantine.release(entry)
             self._cleared.set()
         if output.prompt_logprobs is not None:  # delivered: nobody needs them again
             sampling = replace(entry.request.sampling, prompt_logprobs=None)
@@ -168,6 +169,7 @@ class Journal:
     def _remove(self, request_id: str) -> _Entry | None:
         entry = self._entries.pop(request_id, None)
         if entry is not None and entry.num_losses:
+            self._quarantine.release(entry)
             self._cleared.set()
         return entry
 

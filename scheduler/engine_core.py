@@ -44,10 +44,11 @@ class EngineCore(rt.Actor):
     mailbox of a frontend holds the loop back.
 
     What fails: the worker dies -> what ran waits for its next incarnation and goes on there, token for token; a
-    request that was in flight at two deaths without a token in between runs alone then, and ends with an error if the
-    worker dies of it again (`trials`). The worker raises -> the same, after initialising it again; after five times in
-    a row this actor raises `EngineFailed` and its supervisor decides. The supervisor gives the worker up -> every
-    request, present and future, ends with that error. A frontend dies -> its requests are aborted.
+    request that was in flight at two crashes without a token in between runs alone then, and ends with an error if the
+    worker crashes again (`quarantine`; a kill from outside is no crash). The worker raises -> the same, after
+    initialising it again; after five times in a row this actor raises `EngineFailed` and its supervisor decides. The
+    supervisor gives the worker up -> every request, present and future, ends with that error. A frontend dies -> its
+    requests are aborted.
     """
 
     def __init__(self, config: SchedulerConfig, worker: WorkerInterface) -> None:
@@ -210,7 +211,8 @@ class EngineCore(rt.Actor):
 
     async def _recover(self) -> bool:
         """Let what ran on a dead incarnation of the worker wait, and initialise its successor if it is up."""
-        self._post(self._scheduler.worker_lost(self._worker.cause))
+        is_evidence = not self._worker.was_killed_from_outside
+        self._post(self._scheduler.worker_lost(self._worker.cause, is_evidence=is_evidence))
         if self._worker.gone:
             self._post(self._scheduler.fail_all(f"the worker is gone for good: {self._worker.cause}"))
             return False

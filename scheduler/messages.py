@@ -272,7 +272,7 @@ class SchedulerStatistics:
     num_cached_blocks: int = 0  # blocks that can be found now
     num_evicted_blocks: int = 0  # cached blocks that were taken for something else
     num_worker_losses: int = 0  # deaths of the worker, and steps that failed in a living one
-    num_on_trial: int = 0  # requests that are to run alone, since they were in flight at two losses without progress
+    num_quarantined: int = 0  # requests that have to run alone: they were in flight at two crashes without progress
 
 
 @message(46)

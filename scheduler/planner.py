@@ -11,10 +11,10 @@ from .draft import Draft
 from .errors import AccountError
 from .messages import NewRow
 from .policy import WaitingQueue, victim
+from .quarantine import Quarantine
 from .request import NO_ROW, Request, RequestStatus
 from .residents import Residents
 from .tally import Tally
-from .trials import Trials
 
 
 class Planner:
@@ -27,14 +27,14 @@ class Planner:
     and blocks and waits again; it enters again by a `NewRow` with all its tokens. The one of the lowest rank is never
     preempted, so every step makes progress.
 
-    While there are suspects (`Trials`) one of them is planned, alone, and nothing else.
+    While there are suspects (`Quarantine`) one of them is planned, alone, and nothing else.
     """
 
     def __init__(
         self,
         residents: Residents,
         waiting: WaitingQueue,
-        trials: Trials,
+        quarantine: Quarantine[Request],
         tally: Tally,
         clock: Callable[[], float],
         *,
@@ -45,7 +45,7 @@ class Planner:
         self._residents = residents
         self._kv = residents.kv
         self._waiting = waiting
-        self._trials = trials
+        self._quarantine = quarantine
         self._tally = tally
         self._clock = clock
         self._budget = budget
@@ -54,8 +54,8 @@ class Planner:
     def plan(self, step_id: int, may_preempt: bool) -> Draft | None:
         """The next step, which may be empty. None, and no change, when somebody has to give way but may not."""
         draft = Draft(step_id, self._budget, may_preempt)
-        if len(self._trials):
-            return draft if self._plan_trial(draft) else None
+        if len(self._quarantine):
+            return draft if self._plan_suspect(draft) else None
         if not self._plan_running(draft):
             return None
         if not draft.has_preempted:
@@ -106,15 +106,15 @@ class Planner:
             self._waiting.remove(request)
             self._start(request, draft)
 
-    def _plan_trial(self, draft: Draft) -> bool:
+    def _plan_suspect(self, draft: Draft) -> bool:
         """Plan the suspect whose turn it is, alone. False when others have to leave first but may not."""
-        suspect = self._trials.on_trial
-        if suspect is None:
+        if self._quarantine.alone is None:
             if not draft.may_preempt:
                 return False
             for request in list(self._residents.running.values()):
                 self._preempt(request)
-            suspect = self._trials.begin()
+        suspect = self._quarantine.next()
+        assert suspect is not None
         if suspect.row != NO_ROW:
             return self._plan_running(draft)
         if not self._kv.enter(suspect, look_up=not suspect.owes_prompt_logprobs):

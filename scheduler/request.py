@@ -59,7 +59,7 @@ class Request:
     awaits_first_output: bool = True
     num_cached_tokens: int = 0  # of its prompt, when it first ran
     started_s: float | None = None  # when it first ran
-    num_losses: int = 0  # of the worker while it was in flight, since its last token
+    num_losses: int = 0  # crashes of the worker while it was in flight, since its last token
 
     @property
     def num_tokens(self) -> int:

@@ -30,11 +30,11 @@ from .messages import (
 )
 from .planner import Planner
 from .policy import WaitingQueue
+from .quarantine import Quarantine, verdict
 from .request import NO_ROW, Request, RequestStatus
 from .residents import Residents
 from .step import StepInFlight, join
 from .tally import Tally
-from .trials import Trials
 
 Outputs = dict[int, StepOutputs]  # by client
 
@@ -74,12 +74,12 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._residents = Residents(limits.max_num_seqs, self._kv)
         self._waiting = WaitingQueue()
-        self._trials = Trials()
+        self._quarantine: Quarantine[Request] = Quarantine()
         self._tally = Tally()
         self._planner = Planner(
             self._residents,
             self._waiting,
-            self._trials,
+            self._quarantine,
             self._tally,
             clock,
             budget=limits.max_num_batched_tokens,
@@ -132,12 +132,13 @@ class Scheduler:
         """End every request of a frontend that is gone. Nobody is left to be told. O(requests)."""
         self.abort([r.request_id for r in self._requests.values() if r.client == client])
 
-    def worker_lost(self, cause: str) -> Outputs:
+    def worker_lost(self, cause: str, *, is_evidence: bool = True) -> Outputs:
         """The worker's rows and blocks are gone, and with them the steps in flight and the prefix cache.
 
-        Everything that ran waits to be re-added with all its tokens; there is no plan before `worker_ready`. Whoever
-        was in flight is remembered (`Trials`): after two losses without a token in between it runs alone next time,
-        and when the worker is lost then, too, it ends with an error that names ``cause``. Idempotent until then.
+        Everything that ran waits to be re-added with all its tokens; there is no plan before `worker_ready`. With
+        ``is_evidence`` the loss counts against the requests that were in flight (`Quarantine`): after two losses
+        without a token in between a request runs alone, and when the worker is lost then, too, the request ends with an
+        error that names ``cause``. Without, the loss cannot be a request's fault. Idempotent until `worker_ready`.
         """
         if not self._has_worker:
             return {}
@@ -146,17 +147,15 @@ class Scheduler:
         in_flight = {request for step in self._in_flight for request in step.requests if not request.has_ended}
         self._in_flight.clear()
         for request in in_flight:
-            request.num_losses += 1
             request.draws_plainly = False
         outputs: Outputs = {}
-        convicted = self._trials.on_trial
-        if convicted is not None and convicted in in_flight:
-            verdict = self._trials.verdict(convicted, cause)
-            outputs = self._end([convicted], RequestStatus.FINISHED_ERROR, verdict)
+        convicted = self._quarantine.lose(in_flight, is_evidence=is_evidence)
+        if convicted is not None:
+            error = verdict("the worker was lost", convicted, cause)
+            outputs = self._end([convicted], RequestStatus.FINISHED_ERROR, error)
         for request in self._residents.lose_all(self.limits.num_blocks):
             request.status = RequestStatus.PREEMPTED
-            self._trials.release(request)
-            if not self._trials.take_in(request):
+            if request not in self._quarantine:
                 self._waiting.put(request)
         return outputs
 
@@ -270,14 +269,12 @@ class Scheduler:
             num_steps=self.step_id,
             num_cached_blocks=self._kv.num_cached_blocks,
             num_evicted_blocks=self._kv.num_evicted_blocks,
-            num_on_trial=len(self._trials),
+            num_quarantined=len(self._quarantine),
         )
 
     def check(self) -> None:
         """Compare all accounts, O(requests + blocks); `AccountError` if one is wrong. For tests."""
-        not_running = [*self._waiting, *self._trials.waiting]
-        if self._trials.on_trial is not None and self._trials.on_trial.row == NO_ROW:
-            not_running.append(self._trials.on_trial)
+        not_running = [*self._waiting, *(suspect for suspect in self._quarantine if suspect.row == NO_ROW)]
         self._residents.check(not_running)
         places = sorted(request.request_id for request in [*self._residents.running.values(), *not_running])
         if places != sorted(self._requests):
@@ -307,8 +304,7 @@ class Scheduler:
     def _tell(self, request: Request, logprobs: Logprobs | None) -> RequestOutput:
         """What the frontend hears of a request's newest token, if that is more than the token; it may end here."""
         if request.num_losses:
-            request.num_losses = 0
-            self._trials.release(request)
+            self._quarantine.release(request)
         prompt_logprobs = None
         if request.owes_prompt_logprobs:
             prompt_logprobs = join(request.prompt_logprobs, (request.sampling.prompt_logprobs or 0) + 1)
@@ -335,9 +331,9 @@ class Scheduler:
         del self._requests[request.request_id]
         if request.row != NO_ROW:
             self._residents.leave(request)
-        elif request is not self._trials.on_trial and request not in self._trials.waiting:
+        elif request not in self._quarantine:
             self._waiting.remove(request)
-        self._trials.release(request)
+        self._quarantine.release(request)
         request.status = status
         request.has_ended = True
         self._num_with_logprobs -= request.sampling.logprobs is not None

@@ -48,7 +48,7 @@ class Tally:
         num_steps: int,
         num_cached_blocks: int,
         num_evicted_blocks: int,
-        num_on_trial: int,
+        num_quarantined: int,
     ) -> SchedulerStatistics:
         """The sums, with what stands in the accounts now."""
         return SchedulerStatistics(
@@ -69,5 +69,5 @@ class Tally:
             num_cached_blocks=num_cached_blocks,
             num_evicted_blocks=num_evicted_blocks,
             num_worker_losses=self.num_worker_losses,
-            num_on_trial=num_on_trial,
+            num_quarantined=num_quarantined,
         )

@@ -43,6 +43,7 @@ class WorkerConnection:
         self._dead_incarnation = 0  # the latest known to be dead
         self._initialised_incarnation = 0
         self.cause = "it has not started yet"  # of the last death, one line
+        self.was_killed_from_outside = False  # the last death: then no request can be the cause
         self.gone = False  # it will not be started again
 
     @property
@@ -127,6 +128,7 @@ class WorkerConnection:
     def _note_death(self, incarnation: int, cause: rt.Cause) -> None:
         self._dead_incarnation = max(self._dead_incarnation, incarnation)
         self.cause = first_line(cause)
+        self.was_killed_from_outside = cause.from_outside
 
 
 def first_line(text: object) -> str:

@@ -178,7 +178,7 @@ async def test_a_core_that_dies_again_and_again_is_the_end_of_all_requests(llm: 
         while not ended.done():
             pid = _pids(llm).get(CORE)
             if pid is not None:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGSEGV)
             await asyncio.sleep(0.02)
             if llm.health().state == "restarting":
                 requests.append(asyncio.create_task(_whole(llm, 6)))
@@ -199,7 +199,7 @@ async def test_a_request_that_kills_the_core_is_quarantined_and_the_others_go_on
         others = [await llm.add_request([100 * index], LONG) for index in range(1, 4)]
         await anext(others[0])
         killer = await llm.add_request([13, CORE_KILLER], LONG)
-        with pytest.raises(EngineError, match="the engine core died 3 times.*ran alone.*SIGKILL.*not tried again"):
+        with pytest.raises(EngineError, match="the engine core died 3 times.*ran alone.*SIGSEGV.*not tried again"):
             await _rest(killer)
         for index, stream in enumerate(others, 1):
             tokens = await _rest(stream)
@@ -239,7 +239,7 @@ async def test_a_worker_that_dies_again_and_again_is_the_end(llm: AsyncLLM) -> N
         while not ended.done():
             pid = _pids(llm).get(WORKER)
             if pid is not None:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGSEGV)
             await asyncio.sleep(0.02)
     assert "the worker is gone for good" in ended.result()
     assert llm.health().state == "dead"

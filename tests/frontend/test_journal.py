@@ -177,13 +177,33 @@ async def test_who_was_in_flight_at_two_deaths_runs_alone_and_ends_at_the_third(
         "(killed by signal 9 (SIGKILL)): it is not tried again"
     )
     await asyncio.wait_for(clearing, 1)
-    assert journal.next_suspect() == "good", "it was held back at the third, so it has its trial still"
+    assert journal.next_suspect() == "good", "it was held back at the third, so it has yet to run alone"
     journal.hand_over(["good"], 1)
     clearing = asyncio.create_task(journal.cleared("good"))
     await asyncio.sleep(0)
     journal.receive(_column("good", 0, 5))
     await asyncio.wait_for(clearing, 1)
     assert journal.next_suspect() is None
+
+
+def test_kills_of_the_core_from_outside_are_evidence_against_nobody() -> None:
+    """B16: neither a request that the core had, nor the suspect that it had alone."""
+    journal = Journal()
+    journal.enter([_request("a"), _request("b")])
+    for _ in range(10):
+        journal.hand_over(journal.next_batch(1000), 1)
+        assert list(journal.lose("killed", is_evidence=False).each()) == []
+        assert journal.next_suspect() is None
+    for _ in range(2):
+        journal.hand_over(journal.next_batch(1000), 1)
+        journal.lose("crashed")
+    for _ in range(10):
+        assert journal.next_suspect() == "a"
+        journal.hand_over(["a"], 1)
+        assert list(journal.lose("killed", is_evidence=False).each()) == []
+    journal.hand_over(["a"], 1)
+    journal.receive(_column("a", 0, 5))
+    assert journal.next_suspect() == "b"
 
 
 async def test_a_suspect_that_is_given_up_holds_nobody_back() -> None:

@@ -315,9 +315,9 @@ class Engine:
         self.scheduler.check()
         return outputs
 
-    def lose_worker(self, cause: str = "killed", num_blocks: int | None = None) -> None:
+    def lose_worker(self, cause: str = "crashed", num_blocks: int | None = None, *, is_evidence: bool = True) -> None:
         """The worker dies and is there again, perhaps with fewer blocks."""
-        self.collected.take(self.scheduler.worker_lost(cause))
+        self.collected.take(self.scheduler.worker_lost(cause, is_evidence=is_evidence))
         self.plans.clear()
         self.scheduler.check()
         assert self.scheduler.schedule() is None

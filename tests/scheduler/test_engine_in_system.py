@@ -56,7 +56,7 @@ class ListWorker(WorkerInterface):
         try:
             return self.model.execute(plan)
         except PoisonError:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSEGV)
             raise
 
 

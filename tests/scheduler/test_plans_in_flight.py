@@ -130,12 +130,12 @@ def test_loss_with_two_steps_in_flight_counts_once() -> None:
     engine.plan()
     engine.plan()
     engine.lose_worker()
-    assert engine.scheduler.statistics().num_on_trial == 0
+    assert engine.scheduler.statistics().num_quarantined == 0
     engine.run(2)
     engine.expect_solo(*messages)
 
 
-def test_trial_with_two_plans_in_flight() -> None:
+def test_suspect_with_two_plans_in_flight() -> None:
     engine = Engine(limits(max_num_batched_tokens=16), poison=90)
     messages = [request(f"r{i}", [i] * 20, 3) for i in range(3)]
     assert all(90 not in solo(message, engine.sizes)[0] for message in messages)

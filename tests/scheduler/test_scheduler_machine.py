@@ -184,17 +184,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     def reset_prefix_cache(self) -> None:
         self.scheduler.reset_prefix_cache()
 
-    @rule()
-    def lose_worker(self) -> None:
-        self._lose("killed", self.scheduler.limits.num_blocks)
+    @rule(is_evidence=st.booleans())
+    def lose_worker(self, is_evidence: bool) -> None:
+        self._lose("killed", self.scheduler.limits.num_blocks, is_evidence)
 
     @rule(data=st.data())
     def shrink_pool(self, data: st.DataObject) -> None:
         """The worker dies, and the next one has other memory: less in most cases."""
         self._lose("out of memory", data.draw(st.integers(1, self.sizes.num_blocks)))
 
-    def _lose(self, cause: str, num_blocks: int) -> None:
-        self.collected.take(self.scheduler.worker_lost(cause))
+    def _lose(self, cause: str, num_blocks: int, is_evidence: bool = True) -> None:
+        self.collected.take(self.scheduler.worker_lost(cause, is_evidence=is_evidence))
         self.new_worker(num_blocks)
         self.collected.take(self.scheduler.worker_ready(num_blocks))
         # What was in the worker starts again: at most everything that is not finished.
@@ -238,7 +238,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.outputs_are_those_of_the_solo_run()
         assert self.collected.last.keys() == self.messages.keys()
         now = self.scheduler.statistics()
-        assert (now.num_running, now.num_waiting, now.num_on_trial) == (0, 0, 0)
+        assert (now.num_running, now.num_waiting, now.num_quarantined) == (0, 0, 0)
         assert now.num_free_blocks == self.scheduler.limits.num_blocks
         assert now.num_finished == len(self.messages)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_fakes import Engine, limits, request, solo
+from scheduler_fakes import Engine, PoisonError, limits, request, solo
 
 from ringcast.scheduler.config import SchedulerConfig
 
@@ -132,7 +132,7 @@ def test_worker_that_is_killed_at_every_second_step_brings_everybody_to_the_end(
         if engine.scheduler.schedule() is None:
             break
         engine.lose_worker()
-        assert engine.scheduler.statistics().num_on_trial == 0
+        assert engine.scheduler.statistics().num_quarantined == 0
     engine.expect_solo(*messages)
 
 
@@ -144,7 +144,7 @@ def test_request_in_flight_at_two_losses_runs_alone_and_is_cleared_by_its_next_t
     for _ in range(2):
         engine.plan()
         engine.lose_worker()
-    assert engine.scheduler.statistics().num_on_trial == 3
+    assert engine.scheduler.statistics().num_quarantined == 3
     late = request("late", [5] * 5, max_tokens=2)
     engine.add(late)
     for number in range(3):  # one after the other, each alone, with all its tokens
@@ -152,7 +152,7 @@ def test_request_in_flight_at_two_losses_runs_alone_and_is_cleared_by_its_next_t
         assert len(plan.rows) == 1
         assert plan.new_rows[0].token_ids[:5] == messages[number].prompt_token_ids
         engine.finish()
-        assert engine.scheduler.statistics().num_on_trial == 2 - number
+        assert engine.scheduler.statistics().num_quarantined == 2 - number
     assert len(engine.plan().rows) == 4
     engine.finish()
     engine.run()
@@ -176,7 +176,7 @@ def test_poisoned_request_ends_with_an_error_that_says_so_and_the_others_go_on()
     )
     engine.expect_empty()
     now = engine.scheduler.statistics()
-    assert (now.num_worker_losses, now.num_failed, now.num_on_trial) == (3, 1, 0)
+    assert (now.num_worker_losses, now.num_failed, now.num_quarantined) == (3, 1, 0)
 
 
 def test_two_poisoned_requests_are_both_found() -> None:
@@ -199,18 +199,76 @@ def test_request_that_draws_its_own_poison_is_found() -> None:
     assert engine.collected.last["x"].finish_reason == "error"
 
 
-def test_loss_between_the_steps_of_a_trial_blames_nobody() -> None:
+def test_loss_between_the_steps_of_a_suspect_blames_nobody() -> None:
     engine = Engine(limits(20, max_num_seqs=4, max_num_batched_tokens=16))
     long = request("long", [3] * 40)
     engine.add(long)
     for _ in range(2):
         engine.plan()
         engine.lose_worker()
-    engine.step()  # the first chunk of its trial
+    engine.step()  # the first chunk that it runs alone
     engine.lose_worker()
-    assert engine.scheduler.statistics().num_on_trial == 1
+    assert engine.scheduler.statistics().num_quarantined == 1
     engine.run()
     engine.expect_solo(long)
+
+
+def test_kills_from_outside_are_evidence_against_nobody() -> None:
+    """B16: whatever is in flight at however many of them, nobody is suspected and everybody is exact."""
+    engine = Engine(SIZES)
+    messages = streams(6)
+    engine.add(*messages)
+    for _ in range(50):
+        engine.plan()
+        engine.lose_worker(is_evidence=False)
+        assert engine.scheduler.statistics().num_quarantined == 0
+    engine.run()
+    engine.expect_solo(*messages)
+    engine.expect_empty()
+
+
+def test_kill_from_outside_while_a_suspect_runs_alone_convicts_nobody() -> None:
+    """B16: it runs alone again, is cleared by its token, and later kills do not bring it back."""
+    engine = Engine(SIZES)
+    messages = streams(3)
+    engine.add(*messages)
+    for _ in range(2):
+        engine.plan()
+        engine.lose_worker()
+    for _ in range(5):
+        assert len(engine.plan().rows) == 1
+        engine.lose_worker(is_evidence=False)
+        assert engine.scheduler.statistics().num_quarantined == 3
+    for left in (2, 1, 0):
+        engine.step()
+        assert engine.scheduler.statistics().num_quarantined == left
+    for _ in range(5):
+        engine.plan()
+        engine.lose_worker(is_evidence=False)
+    assert engine.scheduler.statistics().num_quarantined == 0
+    engine.run()
+    engine.expect_solo(*messages)
+
+
+def test_poisoned_request_is_found_among_kills_from_outside() -> None:
+    """B16: what is no evidence does not clear anybody either."""
+    engine = Engine(SIZES, poison=POISON)
+    messages = streams(3)
+    engine.add(*messages, request("poison", [1, 2, POISON]))
+    crashes = 0
+    while "poison" not in engine.collected.last:
+        engine.plan()
+        engine.lose_worker(is_evidence=False)
+        engine.plan()
+        try:
+            engine.finish()
+        except PoisonError:
+            crashes += 1
+            engine.lose_worker("poisoned")
+    assert crashes == 3
+    assert engine.collected.last["poison"].finish_reason == "error"
+    engine.run()
+    engine.expect_solo(*messages)
 
 
 @pytest.mark.parametrize("begun", [True, False])
