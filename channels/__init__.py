@@ -14,6 +14,10 @@ from .errors import (
     EncodeError,
     EndOfRing,
     LinkError,
+    NameMismatch,
+    NameRefused,
+    NameTaken,
+    NameUnknown,
     PeerDead,
     ReaderLimit,
     RingCorrupt,
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from .cores import core_quota
     from .inbox import Inbox
     from .link import FIRST_OWNER_KIND, Frame, Link, LinkStatistics
+    from .named import NamedReader, NamedWriter, create, open
     from .outbox import Outbox
     from .ring import ALL_READERS, DEFAULT_CAPACITY, RingReader, RingWriter
     from .segment import Segment, create_segment
@@ -39,6 +44,7 @@ else:
         "cores": ("core_quota",),
         "inbox": ("Inbox",),
         "link": ("FIRST_OWNER_KIND", "Frame", "Link", "LinkStatistics"),
+        "named": ("NamedReader", "NamedWriter", "create", "open"),
         "outbox": ("Outbox",),
         "ring": (
             "ALL_READERS",
@@ -81,6 +87,12 @@ __all__ = [
     "LinkError",
     "LinkStatistics",
     "Message",
+    "NameMismatch",
+    "NameRefused",
+    "NameTaken",
+    "NameUnknown",
+    "NamedReader",
+    "NamedWriter",
     "Outbox",
     "OutboxStatistics",
     "PeerDead",
@@ -102,7 +114,9 @@ __all__ = [
     "Sender",
     "StallReport",
     "core_quota",
+    "create",
     "create_segment",
     "exit_with",
     "message",
+    "open",
 ]

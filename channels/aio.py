@@ -17,14 +17,45 @@ from .errors import ChannelError, EndOfRing, PeerDead
 from .inbox import Inbox
 from .link import Frame, Link
 from .outbox import Outbox
+from .ring import DEFAULT_CAPACITY
+from .spill import SPILL_LIMIT_BYTES, Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from .named_aio import AsyncNamedReader, AsyncNamedWriter
 
 HOT_S: Final = 50e-6  # how long it polls for more before it arms, while messages come that close together
 BATCH: Final = 64  # messages between two turns of the loop
 _LOOKS: Final = 8  # at rings in one turn, while something comes whenever the bell is to be armed
 _SLICE_S: Final = 10e-6  # of polling, without the GIL, between two turns of the loop
+
+
+def create(
+    name: str,
+    *,
+    capacity: int = DEFAULT_CAPACITY,
+    readers: int | None = None,
+    policy: Policy = "wait",
+    spill_limit_bytes: int = SPILL_LIMIT_BYTES,
+) -> AsyncNamedWriter:
+    """``async with aio.create(name) as writer:`` a channel that other programs of this user can open by its name.
+
+    Arguments and errors are those of `ringcast.channels.create`.
+    """
+    from .named_aio import AsyncNamedWriter
+
+    return AsyncNamedWriter(name, capacity, readers, policy, spill_limit_bytes)
+
+
+def open(name: str) -> AsyncNamedReader:
+    """``async with aio.open(name) as reader:`` a channel that another program of this user made.
+
+    Errors are those of `ringcast.channels.open`; an owner that lives and does not answer is waited for.
+    """
+    from .named_aio import AsyncNamedReader
+
+    return AsyncNamedReader(name)
 
 
 class Port:
@@ -46,9 +77,14 @@ class Port:
         self._open = False
         bell.cores = bell.cores or core_quota()
 
-    def receive_from(self, inbox: Inbox, on_frame: Callable[[Frame], object] | None = None) -> AsyncInbox:
-        """Iterate over an inbox. ``on_frame`` gets the frames of the link's owner; without it they are dropped."""
-        made = AsyncInbox(self, inbox, on_frame, self._batch)
+    def receive_from(
+        self, inbox: Inbox, on_frame: Callable[[Frame], object] | None = None, *, pidfd: int = -1
+    ) -> AsyncInbox:
+        """Iterate over an inbox. ``on_frame`` gets the frames of the link's owner; without it they are dropped.
+
+        ``pidfd`` of the writer gives proof of its death; without one the end of the link stands for it.
+        """
+        made = AsyncInbox(self, inbox, on_frame, self._batch, pidfd)
         self._inboxes.append(made)
         if self._open:
             made._watch()
@@ -112,8 +148,11 @@ class Port:
 class AsyncInbox:
     """Messages of one writer: ``async for``, or ``await read()``. One task at a time; made by `Port.receive_from`."""
 
-    def __init__(self, port: Port, inbox: Inbox, on_frame: Callable[[Frame], object] | None, batch: int) -> None:
+    def __init__(
+        self, port: Port, inbox: Inbox, on_frame: Callable[[Frame], object] | None, batch: int, pidfd: int
+    ) -> None:
         self.inbox = inbox
+        self._pidfd = pidfd  # -1 once it needs no watching
         self._port = port
         self._on_frame = on_frame
         self._batch = batch
@@ -192,8 +231,11 @@ class AsyncInbox:
         if not self._watched and not self.inbox.link.closed:
             self._watched = True
             self._port._loop.add_reader(self.inbox.fileno(), self._on_link)
+            if self._pidfd >= 0:
+                self._port._loop.add_reader(self._pidfd, self._on_death)
 
     def _stop(self) -> None:
+        self._forget_pidfd()
         if self._watched:
             self._watched = False
             self._port._loop.remove_reader(self.inbox.fileno())
@@ -207,6 +249,16 @@ class AsyncInbox:
             self._failure = self._failure or error
             self._wake()
         self._port._schedule()
+
+    def _on_death(self) -> None:
+        self._forget_pidfd()
+        self._on_link()
+        self.inbox.peer_died()
+
+    def _forget_pidfd(self) -> None:
+        if self._pidfd >= 0:
+            self._port._loop.remove_reader(self._pidfd)
+            self._pidfd = -1
 
     def _read_link(self) -> None:
         fileno = self.inbox.fileno()
@@ -290,6 +342,11 @@ class AsyncOutbox:
         link.pump()
         if not link.pending:
             self._unwatch(fileno)
+
+    def forget(self, link: Link) -> None:
+        """A reader is evicted and its link about to be closed: the loop must not watch it any longer."""
+        if link.fileno() in self._writing:
+            self._unwatch(link.fileno())
 
     def _unwatch(self, fileno: int) -> None:
         self._writing.discard(fileno)

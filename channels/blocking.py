@@ -138,7 +138,8 @@ class Sender:
 
     While it waits it goes on reading: whenever one of ``inboxes`` has something, ``drain`` is called and must take it
     (poll the inboxes, read their links, keep the messages). Without that, two processes that wait for each other's
-    ring would wait for ever.
+    ring would wait for ever. ``watch`` names further descriptors that end a sleep when they are readable; ``look`` is
+    then called before the send is tried again.
     """
 
     def __init__(
@@ -148,6 +149,8 @@ class Sender:
         *,
         inboxes: Sequence[Inbox] = (),
         drain: Callable[[], object] | None = None,
+        watch: Callable[[], Sequence[int]] = lambda: (),
+        look: Callable[[], object] = lambda: None,
         spin_s: float = SPIN_S,
     ) -> None:
         if inboxes and drain is None:
@@ -156,6 +159,8 @@ class Sender:
         self._bell = bell
         self._inboxes = inboxes
         self._drain = drain
+        self._watch = watch
+        self._look = look
         self._spin_s = spin_s
         bell.cores = bell.cores or core_quota()
 
@@ -193,7 +198,10 @@ class Sender:
         readers = [inbox.reader for inbox in self._inboxes]
         links = [inbox.fileno() for inbox in self._inboxes if not inbox.link.closed]
         pending = [link.fileno() for link in self.outbox.links_pending()]
-        ready = self._bell.wait(readers, (self.outbox.ring,), links, timeout_s, self._spin_s, pending)
+        watched = self._watch()
+        ready = self._bell.wait(readers, (self.outbox.ring,), [*links, *watched], timeout_s, self._spin_s, pending)
+        if watched and not set(watched).isdisjoint(ready):
+            self._look()
         if self._drain is not None and (any(reader.ready() for reader in readers) or set(links) & set(ready)):
             self._drain()
         self._pump()

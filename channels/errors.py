@@ -63,3 +63,19 @@ class PeerDead(ChannelError):
     def __init__(self, message: str, *, epoch: int) -> None:
         super().__init__(message)
         self.epoch = epoch  # of the ring that ended; a restarted writer's has another
+
+
+class NameUnknown(ChannelError):
+    """The caller's mistake, or the owner's death: nobody who lives owns the name. Start its owner first."""
+
+
+class NameTaken(ChannelError):
+    """The caller's mistake: another living process, or another part of this one, owns the name."""
+
+
+class NameMismatch(ChannelError):
+    """The set-up's fault: the name's owner runs another version of ringcast. Both programs need the same one."""
+
+
+class NameRefused(ChannelError):
+    """The owner's decision: it is another user's process, or it admits no more programs."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ringcast.channels.name_claim import owner_of
+
 
 def shared_names_of(pids: Iterable[int]) -> list[str]:
-    """What these processes made in /dev/shm and that is still there; its name tells who made it."""
+    """What these processes made in /dev/shm and that is still there; a name that says nothing of its owner, too."""
     wanted = set(pids)
-    names = [name for name in os.listdir("/dev/shm") if name.startswith("ringcast.")]
-    return [name for name in names if int(name.split(".")[1]) in wanted]
+    names = [name for name in os.listdir("/dev/shm") if name.startswith("ringcast")]
+    return [name for name in names if (owner := owner_of(name)) is None or owner.pid in wanted]

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ringcast.channels.name_claim import owner_of, process_start
+
 SHM_FOLDER = "/dev/shm"
 LOOK_EVERY_S = 0.05
 
@@ -22,7 +24,7 @@ class Resources:
 
     children: dict[tuple[int, int], str]  # (pid, start time) -> command line; children of children included
     descriptors: dict[int, str]  # number -> what it is
-    names: frozenset[str]  # of shared memory of ringcast's, whoever made them
+    names: frozenset[str]  # of shared memory of ringcast's that no living stranger owns
 
 
 def resources() -> Resources:
@@ -94,7 +96,15 @@ def _descriptors() -> dict[int, str]:
 
 
 def _names() -> frozenset[str]:
+    """Names of shared memory, without those of programs that live and that this process did not start."""
     try:
-        return frozenset(name for name in os.listdir(SHM_FOLDER) if "ringcast" in name)
+        entries = [entry for entry in os.listdir(SHM_FOLDER) if "ringcast" in entry]
     except OSError:
         return frozenset()
+    ours = {os.getpid(), *(pid for pid, _ in _children())} if entries else set()
+    return frozenset(entry for entry in entries if not _is_of_a_living_stranger(entry, ours))
+
+
+def _is_of_a_living_stranger(entry: str, ours: set[int]) -> bool:
+    owner = owner_of(entry)
+    return owner is not None and owner.pid not in ours and process_start(owner.pid) == owner.started

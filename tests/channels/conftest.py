@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from channel_kit import Bells, Lane, Ring
+from shared_names import shared_names_of
 
 from ringcast.channels import Policy
 
@@ -62,6 +63,6 @@ def nothing_left() -> Iterator[None]:
     yield
     gc.collect()
     deadline = time.monotonic() + 1  # a ringcast elsewhere on this machine may be between open and unlink
-    while left := {n for n in os.listdir("/dev/shm") if n.startswith("ringcast.")} - names:
+    while left := set(shared_names_of([os.getpid()])) - names:
         assert time.monotonic() < deadline, left
     assert open_fds() - fds == set()
