@@ -20,7 +20,7 @@ from .engine_args import EngineArgs
 from .engine_client import ActorFigures, EngineClient, Health, RingFigures
 from .errors import EngineError, EngineNotReady, InvalidRequest
 from .figures import RequestFigures
-from .input_processor import ChatPrompt, EncodedPrompt, EncodeJob, Message, Prompt
+from .input_processor import ChatPrompt, EncodedParams, EncodedPrompt, EncodeJob, Message, ParamsJob, Prompt
 from .outputs import RequestOutput
 from .request_state import RequestState
 from .request_stream import RequestStream
@@ -161,25 +161,30 @@ class AsyncLLM:
     async def add_request(
         self,
         prompt: Prompt | EncodedPrompt,
-        sampling_params: SamplingParams | None = None,
+        sampling_params: SamplingParams | EncodedParams | None = None,
         request_id: str | None = None,
         *,
         priority: int = 0,
     ) -> RequestStream:
-        """Admit a request; its stream of results. Errors of admission come from here, not from the stream."""
+        """Admit a request; its stream of results. Errors of admission come from here, not from the stream.
+
+        Many requests with the same parameters are cheaper with those of `encode_params`.
+        """
         given: object = sampling_params
-        if not isinstance(given, SamplingParams | None):
+        if not isinstance(given, SamplingParams | EncodedParams | None):
             kind = type(given).__name__
             raise InvalidRequest(f"sampling_params is a {kind}: give a SamplingParams, or None", "sampling_params")
         encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
         ready = await self._started()
-        params = ready.input.default_params() if sampling_params is None else sampling_params
+        if not isinstance(sampling_params, EncodedParams):
+            sampling_params = await self.encode_params(sampling_params)
+        params = sampling_params.params
         info = ready.engine.info()
         encoded = ready.input.check(encoded, params, info, priority)
         serial = next(self._serial)
         request_id = f"request-{serial}" if request_id is None else request_id
         engine_ids = tuple(f"{request_id}#{serial}.{index}" for index in range(params.n))
-        requests = ready.input.requests(encoded, params, info, engine_ids, priority)
+        requests = ready.input.requests(encoded, sampling_params, info, engine_ids, priority)
         seeds = [request.sampling.seed for request in requests]
         state = RequestState(request_id, encoded, params, seeds, ready.decoder)
         ready.table.enter(state, engine_ids)
@@ -192,8 +197,14 @@ class AsyncLLM:
 
     async def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> EncodedPrompt:
         """Tokenise, off the event loop. ``add_special_tokens``: a text gets those that the model puts around it."""
+        (encoded,) = await self.encode_all([prompt], add_special_tokens=add_special_tokens)
+        return encoded
+
+    async def encode_all(self, prompts: Sequence[Prompt], *, add_special_tokens: bool = True) -> list[EncodedPrompt]:
+        """`encode` for the prompts of one request. They are worked on in pieces; requests take turns."""
         ready = await self._started()
-        return await ready.encoding.encode(EncodeJob(prompt, add_special_tokens))
+        limit = ready.engine.info().max_model_len
+        return await ready.encoding.encode_all([EncodeJob(prompt, add_special_tokens, limit) for prompt in prompts])
 
     async def encode_chat(
         self,
@@ -207,12 +218,23 @@ class AsyncLLM:
         """Render and tokenise a chat, off the event loop. ``continue_final_message``: it stays open at its end."""
         ready = await self._started()
         chat = ChatPrompt(messages, add_generation_prompt, variables, continue_final_message)
-        return await ready.encoding.encode(EncodeJob(chat, add_special_tokens))
+        return await ready.encoding.encode(EncodeJob(chat, add_special_tokens, ready.engine.info().max_model_len))
 
-    def check(self, prompt: EncodedPrompt, params: SamplingParams, priority: int = 0) -> EncodedPrompt:
+    async def encode_params(self, params: SamplingParams | None = None) -> EncodedParams:
+        """Check parameters against the model and tokenise their words, off the event loop if that can take long.
+
+        None takes the model's defaults. `InvalidRequest` names field, value and limit.
+        """
+        ready = await self._started()
+        job = ParamsJob(ready.input.default_params() if params is None else params, ready.engine.info())
+        if job.is_cheap():
+            return ready.input.encode_params(job.params, job.info)
+        return await ready.encoding.encode_params(job)
+
+    def check(self, prompt: EncodedPrompt, params: EncodedParams, priority: int = 0) -> EncodedPrompt:
         """Refuse what `add_request` would refuse, without adding it. The prompt as it would run: truncated."""
         ready = self._running()
-        return ready.input.check(prompt, params, ready.engine.info(), priority)
+        return ready.input.check(prompt, params.params, ready.engine.info(), priority)
 
     async def abort(self, request_id: str) -> None:
         """Abort a running request by its id: its stream ends with an error. Unknown ids are fine."""

@@ -30,6 +30,10 @@ class ModelUnusable(FrontendError):
     """The model's fault: its files are broken, or need something that ringcast does not support yet."""
 
 
+class TokenizerFailed(FrontendError):
+    """The tokenizer's fault: its native code failed on a text or on token ids. Other requests go on."""
+
+
 class EngineError(FrontendError):
     """A request failed in the engine; the message is the engine's. Other requests go on."""
 

@@ -1,7 +1,7 @@
 """Prompts and parameters in, engine requests out: tokenises, checks against the limits, fans out ``n``.
 
 Called by `AsyncLLM` at admission. Every error names the field and the limit; nothing reaches the engine
-unchecked.
+unchecked. What can take long (`encode_all`, `encode_params` with lists) is for `EncodingQueue`'s threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 
 from ringcast.scheduler.messages import AddRequest, EngineInfo, SamplingRule, StopRule
 
-from .errors import FrontendError, InvalidRequest
+from .errors import FrontendError, InvalidRequest, TokenizerFailed
 from .parameter_checks import below, integer
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
@@ -39,6 +39,8 @@ Message = Mapping[str, Any]
 _DRAWN_SEED_BITS = 52  # a drawn seed survives JSON in any language
 _SEED_RANGE = 1 << 64
 _MAX_PRIORITY = 2**31 - 1
+_ALWAYS_READ = 1 << 18  # characters, or ids, of a prompt that are looked at however small the context is
+_CHEAP_IDS = 1024  # as many token ids are checked in less time than a change of threads takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ class EncodedPrompt:
     param: str = "prompt"
     cache_salt: str | None = None
     is_truncated: bool = False  # ``token_ids`` are the end of the text's
+    largest_id: int | None = None  # of ``token_ids``, where it is known
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedParams:
+    """Parameters that fit the model, with their words as token ids: worked out once for any number of prompts."""
+
+    params: SamplingParams
+    sampling: SamplingRule  # without a seed
+    eos_token_ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +76,33 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class EncodeJob:
-    """A prompt to be tokenised."""
+    """A prompt to be tokenised. ``max_model_len`` bounds how long a text is looked at at all."""
 
     prompt: Prompt | ChatPrompt
     add_special_tokens: bool
+    max_model_len: int | None = None
+
+    def size(self) -> int:
+        """About how many characters it has."""
+        return _size(self.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class ParamsJob:
+    """Parameters to be checked against the model, and their words to be tokenised."""
+
+    params: SamplingParams
+    info: EngineInfo
+
+    def size(self) -> int:
+        """About how many characters it has."""
+        return 2 * sum(map(len, self.params.bad_words or ()))
+
+    def is_cheap(self) -> bool:
+        """Whether it is done in less time than a change of threads takes."""
+        params = self.params
+        lists = (params.allowed_token_ids, params.stop_token_ids, params.logit_bias)
+        return not params.bad_words and sum(len(ids) for ids in lists if ids) <= _CHEAP_IDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +155,24 @@ class InputProcessor:
             results.append(prompt)
         for add_special_tokens, places in texts.items():
             self._tokenise(results, places, add_special_tokens)
-        return [_not_empty(result) if isinstance(result, EncodedPrompt) else result for result in results]
+        return [_whole(result) if isinstance(result, EncodedPrompt) else result for result in results]
+
+    def _check_length(self, job: EncodeJob, length: int, param: str) -> None:
+        """Refuse what cannot fit, however it is tokenised, before more work is spent on it."""
+        if job.max_model_len is None:
+            return
+        most = max(_ALWAYS_READ, job.max_model_len * self._tokenizer.longest_token)
+        if length > most:
+            raise InvalidRequest(
+                f"{param} has a length of {length}: at most {most} characters are read, since the context holds "
+                f"{job.max_model_len} tokens; shorten it",
+                param,
+            )
 
     def _read(self, job: EncodeJob) -> EncodedPrompt:
         """What was given, checked; a text without its ids yet."""
         prompt, salt = job.prompt, None
+        self._check_length(job, job.size(), "messages" if isinstance(prompt, ChatPrompt) else "prompt")
         if isinstance(prompt, ChatPrompt):
             text = self._tokenizer.render_chat(
                 prompt.messages,
@@ -132,6 +180,7 @@ class InputProcessor:
                 continue_final_message=prompt.continue_final_message,
                 variables=prompt.variables,
             )
+            self._check_length(job, len(text), "messages")
             return EncodedPrompt(text, [], "messages")
         if isinstance(prompt, Mapping):
             prompt, salt = _from_mapping(prompt)
@@ -147,12 +196,14 @@ class InputProcessor:
         try:
             texts = [prompt.text or "" for prompt in prompts]
             all_ids = self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
-        except InvalidRequest as error:
+        except (InvalidRequest, TokenizerFailed) as error:
             if len(places) > 1:
                 for place in places:
                     self._tokenise(results, [place], add_special_tokens)
-            else:
+            elif isinstance(error, InvalidRequest):
                 results[places[0]] = InvalidRequest(f"{prompts[0].param}: {error}", prompts[0].param)
+            else:
+                results[places[0]] = error
             return
         for place, prompt, token_ids in zip(places, prompts, all_ids, strict=True):
             results[place] = replace(prompt, token_ids=token_ids)
@@ -160,6 +211,31 @@ class InputProcessor:
     def default_params(self) -> SamplingParams:
         """For callers that give none: the model's own defaults, else the neutral ones."""
         return SamplingParams(**self._tokenizer.generation.sampling_defaults())  # type: ignore[arg-type]
+
+    def encode_params(self, params: SamplingParams, info: EngineInfo) -> EncodedParams:
+        """What the parameters are for this model. `InvalidRequest` names field, value and limit."""
+        below("stop_token_ids", params.stop_token_ids or (), info.vocab_size)
+        below("allowed_token_ids", params.allowed_token_ids or (), info.vocab_size)
+        below("logit_bias", tuple(params.logit_bias or ()), info.vocab_size)
+        self._check_logprobs("logprobs", params.logprobs)
+        self._check_logprobs("prompt_logprobs", params.prompt_logprobs)
+        bad_words = self._bad_word_ids(params, info.vocab_size)
+        eos_token_ids = self._eos_token_ids(params, info)
+        _check_something_is_left(params, info, bad_words, eos_token_ids)
+        rule = SamplingRule(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            min_p=params.min_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            logit_bias=list(params.logit_bias.items()) if params.logit_bias else None,
+            allowed_token_ids=list(params.allowed_token_ids) if params.allowed_token_ids else None,
+            bad_words=bad_words or None,
+            logprobs=_count(params.logprobs, info.vocab_size),
+        )
+        return EncodedParams(params, rule, eos_token_ids)
 
     def check(
         self, prompt: EncodedPrompt, params: SamplingParams, info: EngineInfo, priority: int = 0
@@ -179,13 +255,8 @@ class InputProcessor:
                 f"{limit}: ask for {limit - length} or less",
                 "min_tokens",
             )
-        below(prompt.param, prompt.token_ids, info.vocab_size)
-        below("stop_token_ids", params.stop_token_ids or (), info.vocab_size)
-        below("allowed_token_ids", params.allowed_token_ids or (), info.vocab_size)
-        below("logit_bias", tuple(params.logit_bias or ()), info.vocab_size)
-        self._check_logprobs("logprobs", params.logprobs)
-        self._check_logprobs("prompt_logprobs", params.prompt_logprobs)
-        self._check_something_is_left(params, info)
+        ids = prompt.token_ids if prompt.largest_id is None else (prompt.largest_id,)
+        below(prompt.param, ids, info.vocab_size)
         integer("priority", priority, -_MAX_PRIORITY, _MAX_PRIORITY)
         if priority and not self._limits.has_priorities:
             raise InvalidRequest(
@@ -198,7 +269,7 @@ class InputProcessor:
     def requests(
         self,
         prompt: EncodedPrompt,
-        params: SamplingParams,
+        encoded: EncodedParams,
         info: EngineInfo,
         ids: Sequence[str],
         priority: int = 0,
@@ -208,26 +279,14 @@ class InputProcessor:
         ``max_tokens`` is cut to what the context has left, so an answer at its end finishes with "length". The first
         answer alone asks for the prompt's log-probabilities.
         """
+        params = encoded.params
         seed = secrets.randbits(_DRAWN_SEED_BITS) if params.seed is None else params.seed
         left = info.max_model_len - len(prompt.token_ids)
         stop = StopRule(
             max_tokens=left if params.max_tokens is None else min(params.max_tokens, left),
-            eos_token_ids=self._eos_token_ids(params, info),
+            eos_token_ids=encoded.eos_token_ids,
             stop_token_ids=list(params.stop_token_ids or ()),
             min_tokens=params.min_tokens,
-        )
-        rule = SamplingRule(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repetition_penalty=params.repetition_penalty,
-            logit_bias=list(params.logit_bias.items()) if params.logit_bias else None,
-            allowed_token_ids=list(params.allowed_token_ids) if params.allowed_token_ids else None,
-            bad_words=self._bad_word_ids(params, info.vocab_size) or None,
-            logprobs=_count(params.logprobs, info.vocab_size),
         )
         prompt_logprobs = _count(params.prompt_logprobs, info.vocab_size)
         return [
@@ -236,7 +295,7 @@ class InputProcessor:
                 client=info.client,
                 prompt_token_ids=prompt.token_ids,
                 sampling=replace(
-                    rule, seed=answer_seed(seed, index), prompt_logprobs=None if index else prompt_logprobs
+                    encoded.sampling, seed=answer_seed(seed, index), prompt_logprobs=None if index else prompt_logprobs
                 ),
                 stop=stop,
                 output_token_ids=[],
@@ -256,22 +315,6 @@ class InputProcessor:
                 f"{name} is {count}: this engine tells 0 to {most}; start it with a larger max_logprobs for more", name
             )
 
-    def _check_something_is_left(self, params: SamplingParams, info: EngineInfo) -> None:
-        """The rules together must not forbid every token: the engine could draw nothing and had to end the request."""
-        if not params.allowed_token_ids and not params.bad_words and not params.min_tokens:
-            return
-        forbidden = {sequence[-1] for sequence in self._bad_word_ids(params, info.vocab_size)}
-        if params.min_tokens:
-            forbidden.update(self._eos_token_ids(params, info), params.stop_token_ids or ())
-        candidates = params.allowed_token_ids or range(info.vocab_size)
-        if len(forbidden) >= len(candidates) and forbidden.issuperset(candidates):
-            name = "allowed_token_ids" if params.allowed_token_ids else "bad_words"
-            raise InvalidRequest(
-                f"{name}: bad_words, and min_tokens with its end tokens, forbid every token that could be drawn; "
-                "allow one that they do not",
-                name,
-            )
-
     def _bad_word_ids(self, params: SamplingParams, vocab_size: int) -> list[list[int]]:
         """Every way in which a bad word begins a text or follows a space."""
         sequences: dict[tuple[int, ...], None] = {}
@@ -284,6 +327,25 @@ class InputProcessor:
                 if token_ids and max(token_ids) < vocab_size:
                     sequences[tuple(token_ids)] = None
         return [list(sequence) for sequence in sequences]
+
+
+def _check_something_is_left(
+    params: SamplingParams, info: EngineInfo, bad_words: list[list[int]], eos_token_ids: list[int]
+) -> None:
+    """The rules together must not forbid every token: the engine could draw nothing and had to end the request."""
+    if not params.allowed_token_ids and not params.bad_words and not params.min_tokens:
+        return
+    forbidden = {sequence[-1] for sequence in bad_words}
+    if params.min_tokens:
+        forbidden.update(eos_token_ids, params.stop_token_ids or ())
+    candidates = params.allowed_token_ids or range(info.vocab_size)
+    if len(forbidden) >= len(candidates) and forbidden.issuperset(candidates):
+        name = "allowed_token_ids" if params.allowed_token_ids else "bad_words"
+        raise InvalidRequest(
+            f"{name}: bad_words, and min_tokens with its end tokens, forbid every token that could be drawn; "
+            "allow one that they do not",
+            name,
+        )
 
 
 def _truncated(prompt: EncodedPrompt, params: SamplingParams, max_model_len: int) -> EncodedPrompt:
@@ -324,10 +386,26 @@ def answer_seed(seed: int, index: int) -> int:
     return (seed + index + _SEED_RANGE // 2) % _SEED_RANGE - _SEED_RANGE // 2
 
 
-def _not_empty(prompt: EncodedPrompt) -> EncodedPrompt | FrontendError:
+def _whole(prompt: EncodedPrompt) -> EncodedPrompt | FrontendError:
+    """With what admission wants to know of its ids; an empty one is refused."""
     if not prompt.token_ids:
         return InvalidRequest(f"{prompt.param} is empty: it must have at least one token", prompt.param)
-    return prompt
+    return replace(prompt, largest_id=max(prompt.token_ids))
+
+
+def _size(value: object, depth: int = 5) -> int:
+    """About how many characters a prompt or a chat's messages have; what is nested deeper than text parts counts 0."""
+    if isinstance(value, str):
+        return len(value)
+    if not depth:
+        return 0
+    if isinstance(value, ChatPrompt):
+        return _size(value.messages, depth)
+    if isinstance(value, Mapping):
+        return sum(_size(item, depth - 1) for item in value.values())
+    if isinstance(value, list | tuple):
+        return len(value) if value and isinstance(value[0], int) else sum(_size(item, depth - 1) for item in value)
+    return 0
 
 
 def _result(results: list[EncodedPrompt | FrontendError]) -> EncodedPrompt:

@@ -122,7 +122,8 @@ class LLM(SyncEngine):
         if params is None:
             params = self._llm.default_sampling_params()
         each = _one_each("sampling_params", params, SamplingParams, len(encoders))
-        each = [replace(item, output_kind=RequestOutputKind.FINAL_ONLY) for item in each]
+        final = {id(item): replace(item, output_kind=RequestOutputKind.FINAL_ONLY) for item in each}
+        each = [final[id(item)] for item in each]
         priorities = _one_each("priority", priority or 0, int, len(encoders))
         with request_progress(len(encoders), show) as advance:
             return self._thread.run(_run_batch(self._llm, encoders, each, priorities, advance))
@@ -154,7 +155,9 @@ async def _run_batch(
 ) -> list[RequestOutput]:
     """Check everything, then run everything; abort what is left when something fails."""
     prompts = await asyncio.gather(*(encode() for encode in encoders))
-    batch = list(zip(prompts, params, priorities, strict=True))
+    encoded = {id(item): item for item in params}  # most often one for all
+    rules = dict(zip(encoded, await asyncio.gather(*map(llm.encode_params, encoded.values())), strict=True))
+    batch = list(zip(prompts, [rules[id(item)] for item in params], priorities, strict=True))
     for prompt, each, priority in batch:
         llm.check(prompt, each, priority)
     streams: list[RequestStream] = []

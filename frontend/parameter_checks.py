@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from .errors import InvalidRequest
 
 MAX_TOKEN_ID = 2**31 - 1
+MAX_TOKEN_IDS = 1 << 20  # in a list; more than any vocabulary has
 
 
 def number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
@@ -29,17 +30,19 @@ def boolean(name: str, value: object) -> None:
         raise InvalidRequest(f"{name} is {value!r}: it must be true or false", name)
 
 
-def strings(name: str, value: object, *, at_most: int) -> tuple[str, ...]:
-    """One string or several, none of them empty, without repetitions."""
+def strings(name: str, value: object, *, at_most: int, max_chars: int) -> tuple[str, ...]:
+    """One string or several, none of them empty or longer than ``max_chars``, without repetitions."""
     if value is None:
         return ()
     items = (value,) if isinstance(value, str) else value
+    if isinstance(items, list | tuple) and len(items) > at_most:
+        raise InvalidRequest(f"{name} holds {len(items)} strings: at most {at_most} may be", name)
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise InvalidRequest(f"{name} is {value!r}: it must be a string or a list of strings", name)
     if not all(items):
         raise InvalidRequest(f"{name} holds an empty string: each needs at least one character", name)
-    if len(items) > at_most:
-        raise InvalidRequest(f"{name} holds {len(items)} strings: at most {at_most} may be", name)
+    if (longest := max(map(len, items), default=0)) > max_chars:
+        raise InvalidRequest(f"{name} holds a string of {longest} characters: at most {max_chars} may be", name)
     return tuple(dict.fromkeys(items))
 
 
@@ -49,8 +52,11 @@ def token_ids(name: str, value: object) -> tuple[int, ...]:
         return ()
     if not isinstance(value, list | tuple):
         raise InvalidRequest(f"{name} is {value!r}: it must be a list of token ids", name)
-    for index, token_id in enumerate(value):
-        integer(f"{name}[{index}]", token_id, 0, MAX_TOKEN_ID)
+    if len(value) > MAX_TOKEN_IDS:
+        raise InvalidRequest(f"{name} holds {len(value)} token ids: at most {MAX_TOKEN_IDS} may be", name)
+    if not all(type(token_id) is int and 0 <= token_id <= MAX_TOKEN_ID for token_id in value):
+        for index, token_id in enumerate(value):
+            integer(f"{name}[{index}]", token_id, 0, MAX_TOKEN_ID)
     return tuple(dict.fromkeys(value))
 
 

@@ -23,7 +23,9 @@ MAX_BIAS = 100.0
 MAX_SEED = 2**63 - 1
 MAX_N = 128
 MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 4096  # of one stop string: every piece of an answer is searched for the beginnings of all
 MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 256
 
 
 class RequestOutputKind(IntEnum):
@@ -132,7 +134,9 @@ class SamplingParams:
                     "allowed_token_ids",
                 )
             self._keep("allowed_token_ids", allowed)
-        self._keep("bad_words", strings("bad_words", self.bad_words, at_most=MAX_BAD_WORDS))
+        self._keep(
+            "bad_words", strings("bad_words", self.bad_words, at_most=MAX_BAD_WORDS, max_chars=MAX_BAD_WORD_CHARS)
+        )
         self._keep("top_k", max(self.top_k, 0))
         if self.temperature < GREEDY_BELOW:
             self._keep("temperature", 0.0)
@@ -141,7 +145,7 @@ class SamplingParams:
         if self.max_tokens is not None:
             integer("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
         integer("min_tokens", self.min_tokens, 0, MAX_TOKEN_ID if self.max_tokens is None else self.max_tokens)
-        stop = strings("stop", self.stop, at_most=MAX_STOP_STRINGS)
+        stop = strings("stop", self.stop, at_most=MAX_STOP_STRINGS, max_chars=MAX_STOP_CHARS)
         if stop and not self.detokenize:
             raise InvalidRequest("stop needs detokenize=True: there is no text to search without", "stop")
         self._keep("stop", stop)

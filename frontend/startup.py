@@ -60,6 +60,7 @@ async def start_parts(parts: Parts) -> Running:
 
     def load() -> tuple[Tokenizer, TextDecoder]:
         tokenizer = parts.load_tokenizer()
+        _ = tokenizer.longest_token  # slow the first time: not at the first request
         return tokenizer, TextDecoder(tokenizer)
 
     starting = asyncio.create_task(engine.start(table), name="start the engine")

@@ -7,12 +7,14 @@ a folder without `tokenizer.json`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .chat_template import ChatTemplate
-from .errors import InvalidRequest, ModelUnusable
+from .errors import InvalidRequest, ModelUnusable, TokenizerFailed
 from .generation_config import (
     GenerationConfig,
     folder_generation_config,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from .model_source import ModelSource
 
+_MANY_IDS = 4096
 _TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -56,6 +59,11 @@ class Tokenizer:
         """Ids from 0 to this, exclusive; a model may have more rows than its tokenizer has tokens."""
         return int(self.backend.get_vocab_size(with_added_tokens=True))
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: a text of n tokens has at most n times as many. Slow the first time."""
+        return max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
+
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Every id that ends an answer, unless the caller ignores them."""
@@ -64,7 +72,7 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; with special tokens: those that the model puts around plain text.
 
-        `InvalidRequest` if ``text`` has no UTF-8 form.
+        `InvalidRequest` if ``text`` has no UTF-8 form, `TokenizerFailed` if the tokenizer's code breaks on it.
         """
         (token_ids,) = self.encode_batch([text], add_special_tokens=add_special_tokens)
         return token_ids
@@ -72,14 +80,19 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
         """Like `encode`, for several texts in one call, during which other threads of Python run."""
         try:
-            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            with _contained("text"):
+                encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except TypeError as error:  # what tokenizers says of a str that it cannot read
             raise InvalidRequest("the text holds half of a surrogate pair: it is no Unicode text") from error
         return [list(encoding.ids) for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ``token_ids``; ids without a token are nothing."""
-        return str(self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+        ids = list(token_ids)
+        with _contained("token ids"):
+            if len(ids) > _MANY_IDS:  # a batch is decoded without the interpreter's lock
+                return str(self.backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0])
+            return str(self.backend.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def render_chat(
         self,
@@ -100,6 +113,20 @@ class Tokenizer:
             continue_final_message=continue_final_message,
             variables=variables,
         )
+
+
+@contextmanager
+def _contained(what: str) -> Iterator[None]:
+    """A panic of the native code, which is a BaseException, leaves as an error of the request that met it."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise TokenizerFailed(
+            f"the tokenizer failed on the {what} ({type(error).__name__}: {error}): "
+            "a defect of the tokenizer, or of the model's tokenizer file; change the text, or report it"
+        ) from error
 
 
 def load_tokenizer(source: ModelSource, metadata: Mapping[str, Any] | None = None) -> Tokenizer:

@@ -125,6 +125,9 @@ def serve(
     max_concurrent_requests: Annotated[
         int, typer.Option(help="Requests answered at a time; more get 429 with Retry-After. 0: no bound.", min=0)
     ] = 1024,
+    max_prompts_per_request: Annotated[
+        int, typer.Option(help="Most prompts of one request, times its n; more get 400.", min=1)
+    ] = 1024,
     request_timeout: Annotated[
         float, typer.Option(help="Seconds after which a request is given up. 0: never.", min=0)
     ] = 0.0,
@@ -167,6 +170,7 @@ def serve(
                 max_body_bytes=max_body_bytes,
                 max_concurrent_requests=max_concurrent_requests or None,
                 request_timeout_s=request_timeout or None,
+                max_prompts_per_request=max_prompts_per_request,
             ),
             log_level="debug" if debug else ("info" if access_log else log_level),
         )

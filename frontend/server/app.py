@@ -23,6 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from ..async_llm import AsyncLLM
 from ..errors import EngineDead, EngineError, FrontendError
+from .delivery import answer_or_disconnect
 from .errors import ErrorReply, error_reply, invalid
 from .gate import Gate
 from .head import HeadAsGet, with_head
@@ -72,7 +73,7 @@ def create_app(
     the app is stopped, lets running requests finish and refuses new ones; what is left at its end is aborted.
     """
     name = model or llm.args.model
-    service = Service(llm, name)
+    service = Service(llm, name, settings.max_prompts_per_request)
     created = int(time.time())
     traffic = Traffic()
 
@@ -142,17 +143,17 @@ def create_app(
         service.check_model(model)
         return JSONResponse(_card(llm, name, created))
 
-    @app.post("/tokenize", responses=documented(TokenizeResponse, 400, 404, 503))
-    async def to_tokens(body: TokenizeRequest) -> TokenizeResponse:
+    @app.post("/tokenize", response_class=JSONResponse, responses=documented(TokenizeResponse, *_ALL))
+    async def to_tokens(body: TokenizeRequest, request: Request) -> Response:
         """The token ids of a text or a chat."""
         service.check_model(body.model)
-        return await tokenize(llm, body)
+        return await answer_or_disconnect(request.receive, tokenize(llm, body))
 
-    @app.post("/detokenize", responses=documented(DetokenizeResponse, 400, 404, 503))
-    async def to_text(body: DetokenizeRequest) -> DetokenizeResponse:
+    @app.post("/detokenize", response_class=JSONResponse, responses=documented(DetokenizeResponse, *_ALL))
+    async def to_text(body: DetokenizeRequest, request: Request) -> Response:
         """The text of token ids."""
         service.check_model(body.model)
-        return await detokenize(llm, body)
+        return await answer_or_disconnect(request.receive, detokenize(llm, body))
 
     @app.get("/tokenizer_info", responses=documented(TokenizerInfo, 503))
     async def about_tokenizer() -> dict[str, Any]:

@@ -147,6 +147,11 @@ class CompletionRequest(GenerationRequest):
     logprobs: Count = None
     echo: bool | None = None
 
+    def num_prompts(self) -> int:
+        """How many prompts there are."""
+        is_one = isinstance(self.prompt, str) or (bool(self.prompt) and isinstance(self.prompt[0], int))
+        return 1 if is_one else len(self.prompt)
+
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one entry each. `InvalidRequest` for an empty list."""
         if isinstance(self.prompt, str):

@@ -7,8 +7,8 @@ error, a client that goes away) releases every request it had admitted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response
 
 from ..async_llm import AsyncLLM
 from ..errors import InvalidRequest
-from ..input_processor import EncodedPrompt
+from ..input_processor import EncodedParams, EncodedPrompt
 from ..outputs import LogprobsOfToken, RequestOutput
 from ..request_stream import RequestStream
 from ..sampling_params import SamplingParams
@@ -35,7 +35,7 @@ class Job:
     """One checked request: prompts with the same parameters, whose answers are numbered through."""
 
     prompts: list[EncodedPrompt]
-    params: SamplingParams
+    encoded_params: EncodedParams
     priority: int
     envelope: Envelope
     style: Style
@@ -45,31 +45,43 @@ class Job:
     echoes: bool = False
     is_empty: bool = False  # answers have no tokens
 
+    @property
+    def params(self) -> SamplingParams:
+        """The parameters as they were given."""
+        return self.encoded_params.params
+
 
 class Service:
-    """``model`` is the name under which the model is served."""
+    """``model`` is the name under which the model is served; ``most_prompts`` bounds a request's prompts times n."""
 
-    def __init__(self, llm: AsyncLLM, model: str) -> None:
+    def __init__(self, llm: AsyncLLM, model: str, most_prompts: int) -> None:
         self._llm = llm
         self._model = model
+        self._most_prompts = most_prompts
         self.num_answering = 0  # HTTP requests that have requests in the engine
 
     async def completions(self, body: CompletionRequest, receive: Receive) -> Response:
         """POST /v1/completions."""
-        params = self._checked(body)
-        add_special_tokens = body.add_special_tokens is not False
-        encoded = await asyncio.gather(
-            *(self._llm.encode(prompt, add_special_tokens=add_special_tokens) for prompt in body.prompts())
-        )
-        prompts = [replace(prompt, cache_salt=body.cache_salt) for prompt in encoded]
-        envelope = Envelope("text_completion", self._model, "cmpl")
-        style = self._style(body, params, chat=False)
-        job = self._job(body, prompts, params, envelope, style, echoes=bool(body.echo), is_empty=body.max_tokens == 0)
-        return await self._answer(job, body, receive)
+        return await answer_or_disconnect(receive, self._completions(body))
 
     async def chat(self, body: ChatCompletionRequest, receive: Receive) -> Response:
         """POST /v1/chat/completions."""
-        params = self._checked(body)
+        return await answer_or_disconnect(receive, self._chat(body))
+
+    async def _completions(self, body: CompletionRequest) -> Response:
+        self._check_count(body.num_prompts(), body.n)
+        params = await self._checked(body)
+        add_special_tokens = body.add_special_tokens is not False
+        encoded = await self._llm.encode_all(body.prompts(), add_special_tokens=add_special_tokens)
+        prompts = [replace(prompt, cache_salt=body.cache_salt) for prompt in encoded]
+        envelope = Envelope("text_completion", self._model, "cmpl")
+        style = self._style(body, params.params, chat=False)
+        job = self._job(body, prompts, params, envelope, style, echoes=bool(body.echo), is_empty=body.max_tokens == 0)
+        return await self._answer(job, body)
+
+    async def _chat(self, body: ChatCompletionRequest) -> Response:
+        self._check_count(1, body.n)
+        params = await self._checked(body)
         prompt = await self._llm.encode_chat(
             plain_messages(body.messages),
             add_generation_prompt=body.add_generation_prompt is not False,
@@ -79,19 +91,36 @@ class Service:
         )
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         envelope = Envelope(kind, self._model, "chatcmpl")
-        style = self._style(body, params, chat=True)
+        style = self._style(body, params.params, chat=True)
         job = self._job(body, [replace(prompt, cache_salt=body.cache_salt)], params, envelope, style)
-        return await self._answer(job, body, receive)
+        return await self._answer(job, body)
 
     def check_model(self, name: str | None) -> None:
         """`UnknownModel` if ``name`` is not the model served here; None is."""
         if name is not None and name != self._model:
             raise UnknownModel(f"the model {name!r} is not served here: use {self._model!r}")
 
-    def _checked(self, body: GenerationRequest) -> SamplingParams:
+    def _check_count(self, num_prompts: int, n: int | None) -> None:
+        """Before anything is made for each of them."""
+        if num_prompts * (n or 1) <= self._most_prompts:
+            return
+        text = f"{num_prompts} prompts" if num_prompts > 1 else "one prompt"
+        raise InvalidRequest(
+            f"the request has {text} with n={n or 1}: this server answers at most {self._most_prompts} prompts times n "
+            "in one request; send several requests, or start it with a larger --max-prompts-per-request",
+            "prompt" if num_prompts > 1 else "n",
+        )
+
+    async def _checked(self, body: GenerationRequest) -> EncodedParams:
         self.check_model(body.model)
         body.check()
-        return body.sampling_params(self._llm.default_sampling_params())
+        params = body.sampling_params(self._llm.default_sampling_params())
+        try:
+            return await self._llm.encode_params(params)
+        except InvalidRequest as error:
+            if isinstance(body, ChatCompletionRequest) and error.param == "logprobs":  # there it has another name
+                raise InvalidRequest(f"top_{error}", "top_logprobs") from error
+            raise
 
     def _style(self, body: GenerationRequest, params: SamplingParams, *, chat: bool) -> Style:
         wanted = body.wanted_logprobs()
@@ -109,7 +138,7 @@ class Service:
         self,
         body: GenerationRequest,
         prompts: list[EncodedPrompt],
-        params: SamplingParams,
+        params: EncodedParams,
         envelope: Envelope,
         style: Style,
         *,
@@ -121,7 +150,7 @@ class Service:
         limit = self._llm.info().max_model_len
         checked = []
         for prompt in prompts:
-            prompt = self._check(prompt, params, priority, chat=style.chat)
+            prompt = self._llm.check(prompt, params, priority)
             if "max_tokens" in body.model_fields_set or "max_completion_tokens" in body.model_fields_set:
                 _check_fits(prompt, body.answer_limit(), limit)
             checked.append(prompt)
@@ -138,22 +167,18 @@ class Service:
             is_empty,
         )
 
-    def _check(self, prompt: EncodedPrompt, params: SamplingParams, priority: int, *, chat: bool) -> EncodedPrompt:
-        try:
-            return self._llm.check(prompt, params, priority)
-        except InvalidRequest as error:
-            if chat and error.param == "logprobs":  # there it has another name
-                raise InvalidRequest(f"top_{error}", "top_logprobs") from error
-            raise
-
-    async def _answer(self, job: Job, body: GenerationRequest, receive: Receive) -> Response:
-        if body.stream:
-            return EventStream(self._events(job))
-        return await answer_or_disconnect(receive, self._whole(job))
+    async def _answer(self, job: Job, body: GenerationRequest) -> Response:
+        return EventStream(self._events(job)) if body.stream else await self._whole(job)
 
     async def _whole(self, job: Job) -> Response:
-        async with self._admitted(job) as streams:
-            outputs = await asyncio.gather(*(stream.final() for stream in streams))
+        places = self._places(job)
+
+        async def run(number: int) -> RequestOutput:
+            async with places, await self._admit(job, number) as stream:
+                return await stream.final()
+
+        with self._answering():
+            outputs = await _all_or_none([run(number) for number in range(len(job.prompts))])
         usage = Usage()
         choices = []
         more: dict[str, Any] = {}
@@ -176,10 +201,10 @@ class Service:
         writer = ChunkWriter(
             job.envelope, job.style, usage=job.include_usage, prompt_lengths=lengths if job.runs_usage else ()
         )
-        async with self._admitted(job) as streams:
+        with self._answering():
             usage.prompt_tokens = sum(len(prompt.token_ids) for prompt in job.prompts)
             echoes: dict[int, Echo] = {}
-            outputs = _merged(streams)
+            outputs = self._merged(job)
             if job.echoes and job.style.names is not None:
                 outputs = _with_prompt_logprobs_first(job, outputs)
             async with aclosing(outputs):
@@ -214,20 +239,76 @@ class Service:
             found["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
         return found
 
-    @asynccontextmanager
-    async def _admitted(self, job: Job) -> AsyncIterator[list[RequestStream]]:
-        """All prompts of a job in the engine; what has not finished is aborted at the end."""
-        streams: list[RequestStream] = []
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
         self.num_answering += 1
         try:
-            for number, prompt in enumerate(job.prompts):
-                request_id = f"{job.envelope.id}-{number}" if number else job.envelope.id
-                streams.append(await self._llm.add_request(prompt, job.params, request_id, priority=job.priority))
-            yield streams
+            yield
         finally:
             self.num_answering -= 1
-            for stream in streams:
-                stream.abort()
+
+    def _places(self, job: Job) -> asyncio.Semaphore:
+        """As many prompts as the engine can run are in it at a time: behind them other requests have their turn."""
+        return asyncio.Semaphore(max(1, self._llm.info().max_num_seqs // job.params.n))
+
+    async def _admit(self, job: Job, number: int) -> RequestStream:
+        """The answers of one of the job's prompts. Whoever takes it must leave it."""
+        request_id = f"{job.envelope.id}-{number}" if number else job.envelope.id
+        return await self._llm.add_request(job.prompts[number], job.encoded_params, request_id, priority=job.priority)
+
+    async def _merged(self, job: Job) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """The results of all prompts as they come, with the prompt's number. The first error ends them all.
+
+        Bounded: results that are not taken merge in their streams.
+        """
+        if len(job.prompts) == 1:
+            async with await self._admit(job, 0) as stream:
+                async for output in stream:
+                    yield 0, output
+            return
+        places = self._places(job)
+        results: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue(len(job.prompts))
+
+        async def feed(number: int) -> None:
+            try:
+                async with places, await self._admit(job, number) as stream:
+                    async for output in stream:
+                        await results.put((number, output))
+                await results.put(None)
+            except Exception as error:
+                await results.put(error)
+
+        feeders = [asyncio.create_task(feed(number)) for number in range(len(job.prompts))]
+        try:
+            left = len(feeders)
+            while left:
+                result = await results.get()
+                if isinstance(result, Exception):
+                    raise result
+                if result is None:
+                    left -= 1
+                else:
+                    yield result
+        finally:
+            await _cancel(feeders)
+
+
+async def _all_or_none(work: list[Coroutine[Any, Any, RequestOutput]]) -> list[RequestOutput]:
+    """All results; the first error, or a cancellation, ends the others before it goes on."""
+    if len(work) == 1:
+        return [await work[0]]
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await _cancel(tasks)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """End tasks and wait for it, so that their requests are aborted before we return."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _check_fits(prompt: EncodedPrompt, max_tokens: int | None, limit: int) -> None:
@@ -258,38 +339,3 @@ async def _with_prompt_logprobs_first(
         for number, earlier_ones in held.items():
             for earlier in earlier_ones:
                 yield number, earlier
-
-
-async def _merged(streams: Sequence[RequestStream]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """The results of several streams as they come, with the stream's number. The first error ends them all.
-
-    Bounded: results that are not taken merge in their streams.
-    """
-    if len(streams) == 1:
-        async for output in streams[0]:
-            yield 0, output
-        return
-    results: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue(len(streams))
-
-    async def feed(number: int, stream: RequestStream) -> None:
-        try:
-            async for output in stream:
-                await results.put((number, output))
-            await results.put(None)
-        except Exception as error:
-            await results.put(error)
-
-    feeders = [asyncio.create_task(feed(number, stream)) for number, stream in enumerate(streams)]
-    try:
-        left = len(streams)
-        while left:
-            result = await results.get()
-            if isinstance(result, Exception):
-                raise result
-            if result is None:
-                left -= 1
-            else:
-                yield result
-    finally:
-        for feeder in feeders:
-            feeder.cancel()

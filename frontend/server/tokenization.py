@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 
 from ..async_llm import AsyncLLM
 from ..errors import InvalidRequest
 from ..parameter_checks import below, token_ids
 from .protocol import ChatMessage, check_continued, plain_messages
+
+_PIECE = 8192  # items of a list that are encoded in one go
 
 
 class TokenizeRequest(BaseModel):
@@ -52,7 +57,7 @@ class DetokenizeResponse(BaseModel):
     prompt: str
 
 
-async def tokenize(llm: AsyncLLM, body: TokenizeRequest) -> TokenizeResponse:
+async def tokenize(llm: AsyncLLM, body: TokenizeRequest) -> Response:
     """By the rules of the generating endpoints: a prompt gets special tokens unless told otherwise, a chat none."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give either prompt or messages", "prompt")
@@ -71,16 +76,32 @@ async def tokenize(llm: AsyncLLM, body: TokenizeRequest) -> TokenizeResponse:
         ids = encoded.token_ids
     else:
         ids = []
-    texts = [llm.decoder.token_text(token_id) for token_id in ids] if body.return_token_strs else None
-    return TokenizeResponse(count=len(ids), max_model_len=llm.info().max_model_len, tokens=ids, token_strs=texts)
+    text_of = llm.decoder.token_text if body.return_token_strs else None
+    return await asyncio.to_thread(_tokens, ids, llm.info().max_model_len, text_of)
 
 
-async def detokenize(llm: AsyncLLM, body: DetokenizeRequest) -> DetokenizeResponse:
-    """`InvalidRequest` for ids outside the vocabulary."""
-    token_ids("tokens", body.tokens)
-    below("tokens", body.tokens, llm.info().vocab_size)
-    text = await asyncio.to_thread(llm.tokenizer.decode, body.tokens, skip_special_tokens=False)
-    return DetokenizeResponse(prompt=text)
+def _tokens(ids: list[int], max_model_len: int, text_of: Callable[[int], str] | None) -> Response:
+    """A `TokenizeResponse`, in pieces: the encoder holds the interpreter's lock, and there may be very many."""
+    tokens = _json_list(ids)
+    texts = "null" if text_of is None else _json_list([text_of(token_id) for token_id in ids])
+    body = f'{{"count":{len(ids)},"max_model_len":{max_model_len},"tokens":{tokens},"token_strs":{texts}}}'
+    return Response(body.encode(), media_type="application/json")
+
+
+def _json_list(items: Sequence[int | str]) -> str:
+    pieces = (json.dumps(items[at : at + _PIECE])[1:-1] for at in range(0, len(items), _PIECE))
+    return f"[{','.join(pieces)}]"
+
+
+async def detokenize(llm: AsyncLLM, body: DetokenizeRequest) -> Response:
+    """`InvalidRequest` for ids outside the vocabulary, and for more than a million."""
+
+    def text() -> str:
+        token_ids("tokens", body.tokens)
+        below("tokens", body.tokens, llm.info().vocab_size)
+        return llm.tokenizer.decode(body.tokens, skip_special_tokens=False)
+
+    return JSONResponse({"prompt": await asyncio.to_thread(text)})
 
 
 def tokenizer_info(llm: AsyncLLM) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,7 +24,7 @@ class SlowProcessor(InputProcessor):
         self.batches: list[int] = []
         self.threads: set[int] = set()
 
-    def encode_all(self, jobs: list[EncodeJob]) -> list[EncodedPrompt | FrontendError]:  # type: ignore[override]
+    def encode_all(self, jobs: Sequence[EncodeJob]) -> list[EncodedPrompt | FrontendError]:
         self.threads.add(threading.get_ident())
         self.batches.append(len(jobs))
         self.gate.wait(10)
