@@ -23,6 +23,9 @@ from .retry import retry
 
 if TYPE_CHECKING:
     from . import testing as testing
+    from .child_command import set_executable
+    from .child_output import Output
+    from .child_settings import ChildLogging
     from .context import Context, Watch
     from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
     from .figures import Metric, metrics, prometheus_text
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from .system import System
 else:
     _MODULE_OF = {
+        "ChildLogging": "child_settings",
         "Context": "context",
         "Died": "events",
         "Err": "group",
@@ -44,6 +48,7 @@ else:
         "Metric": "figures",
         "NodeStatistics": "statistics",
         "Ok": "group",
+        "Output": "child_output",
         "Ready": "events",
         "Restart": "placement",
         "Restarting": "events",
@@ -59,6 +64,7 @@ else:
         "process": "placement",
         "prometheus_text": "figures",
         "run": "program",
+        "set_executable": "child_command",
         "spec": "placement",
     }
 
@@ -85,6 +91,7 @@ __all__ = [
     "CallCancelled",
     "CallCycle",
     "Cause",
+    "ChildLogging",
     "Context",
     "DeadlineExceeded",
     "Died",
@@ -100,6 +107,7 @@ __all__ = [
     "NodeStatistics",
     "NotInSystem",
     "Ok",
+    "Output",
     "Ready",
     "RemoteError",
     "Restart",
@@ -121,6 +129,7 @@ __all__ = [
     "prometheus_text",
     "retry",
     "run",
+    "set_executable",
     "spec",
     "stream",
     "trace",

@@ -22,6 +22,7 @@ from .errors import NotInSystem
 from .node import Node
 from .peer import Peer
 from .route import Route
+from .system_calls import calling
 
 PATIENCE_S: Final = 2e-3  # with a reader that reads nothing while messages for others wait for room
 MAX_PATIENCE_S: Final = 0.1  # while nobody else waits
@@ -38,7 +39,8 @@ class AsyncNode(AsyncNodeCore, Node):
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
-        self._cores = min(len(os.sched_getaffinity(0)), bell.cores or sys.maxsize)
+        with calling("sched_getaffinity"):
+            self._cores = min(len(os.sched_getaffinity(0)), bell.cores or sys.maxsize)
 
     def start(self) -> None:
         """Begin to receive."""

@@ -23,7 +23,9 @@ from .blocking_cell import BlockingCell
 from .boot import ROOT_SLOT, Boot, load_class
 from .cell import Panel, describe
 from .child_node import NOT_PROMOTED, AsyncChildNode, BlockingChildNode, ChildControl
+from .child_settings import set_up_logging
 from .context import Context
+from .import_guard import loading
 from .loops import run_on_new_loop, send_all, wait_readable
 from .ref import Ref
 from .runner import ActorRunner
@@ -80,9 +82,10 @@ def run_child(link_fd: int) -> int:
     boot = place.boot
     place.show_title(" (spare, prepares itself)" if boot.is_spare else "")
     sys.path[:] = boot.sys_path
-    logging.basicConfig(level=boot.log_level, format="%(levelname)s %(name)s: %(message)s")
     try:
-        cls = load_class(boot.class_name, boot.class_bytes)
+        with loading(f"actor class {boot.class_name}"):
+            set_up_logging(boot.logging, boot.name, boot.log_level)
+            cls = load_class(boot.class_name, boot.class_bytes)
     except BaseException as error:
         place.link.send(FrameKind.START_FAILED, 0, Codec().encode(_trace(error)))
         send_all(place.link)
@@ -205,7 +208,8 @@ async def _start(place: Place, node: AsyncChildNode, runner: ActorRunner, handof
 
 def _construct(node: ChildControl, boot: Boot, cls: type[Any]) -> tuple[Any, object]:
     """The actor, and its predecessor's hand-off."""
-    args, kwargs, handoff = node.codec.decode(boot.arguments)
+    with loading(f"what the arguments of {boot.class_name} are made of"):
+        args, kwargs, handoff = node.codec.decode(boot.arguments)
     return cls(*args, **kwargs), handoff
 
 

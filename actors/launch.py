@@ -1,8 +1,7 @@
 """Starts child processes and learns of their end. Owned by `process_host`; knows no actor and no message.
 
-A child gets two inherited file descriptors (its link, and the lane on which it is pinged), a session of its own, and
-pipes for its output, whose lines appear on our stderr with the child's name and whose last lines are kept for the cause
-of death.
+A child gets two inherited file descriptors (its link, and the lane on which it is pinged), a session of its own, and a
+pipe for its output (`child_output`). How its interpreter is started stands in `child_command`.
 """
 
 from __future__ import annotations
@@ -16,12 +15,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from .child_command import BEGAN, REMEDY, arguments, executable, first_message
+from .child_output import ChildOutput, LastLines, Output
 from .errors import ActorError
+from .lasting_thread import on_lasting_thread
+from .system_calls import calling
 
-STDERR_TAIL_LINES = 20
-CHILD_PROGRAM = "from ringcast.actors.child import main; main()"  # `-m` would load runpy first
 DUMP_SIGNAL = signal.SIGUSR2  # a child's faulthandler writes all stacks
 DUMP_WAIT_S = 0.2
 
@@ -30,35 +31,63 @@ class ChildProcess:
     """A running child. ``on_exit`` is called once, on the loop, after it was reaped and its output read."""
 
     def __init__(
-        self, name: str, link_fd: int, env: Mapping[str, str], on_exit: Callable[[ChildProcess], None]
+        self,
+        name: str,
+        link_fd: int,
+        env: Mapping[str, str],
+        output: Output,
+        on_exit: Callable[[ChildProcess], None],
     ) -> None:
         self.name = name
-        self.tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
-        self._partial = b""
-        self._dump: list[str] | None = None  # lines written since stacks were asked for
+        self._has_begun = False  # our bootstrap runs in it
+        self._last = LastLines()
         self._pings: deque[tuple[float, asyncio.Future[float]]] = deque()
+        self._executable = executable()
         self._lane, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._lane.setblocking(False)
-        lane_fd = theirs.fileno()
-        self._popen = subprocess.Popen(
-            [sys.executable, "-c", CHILD_PROGRAM, str(link_fd), str(os.getpid()), str(lane_fd)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
-            pass_fds=(link_fd, lane_fd),
-            start_new_session=True,
-        )
-        theirs.close()
-        assert self._popen.stdout is not None
-        self._output_fd = self._popen.stdout.fileno()
-        os.set_blocking(self._output_fd, False)
-        self._pidfd = os.pidfd_open(self._popen.pid)
+        reading, writing = -1, -1
+        try:
+            self._lane.setblocking(False)
+            self._lane.send(first_message())
+            if output != "inherit":
+                reading, writing = os.pipe()
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    [self._executable, *arguments(link_fd, theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=writing if writing >= 0 else None,
+                    stderr=writing if writing >= 0 else None,
+                    env={**os.environ, **env},
+                    pass_fds=(link_fd, theirs.fileno()),
+                    start_new_session=True,
+                )
+
+            try:
+                self._popen = on_lasting_thread(start)
+            except OSError as error:
+                if error.filename == self._executable:
+                    raise ActorError(f"{self._executable!r} cannot be executed ({error.strerror}): {REMEDY}") from error
+                raise
+            try:
+                with calling("pidfd_open"):
+                    self._pidfd = os.pidfd_open(self._popen.pid)
+            except BaseException:
+                self._popen.kill()
+                self._popen.wait()
+                raise
+        except BaseException:
+            self._lane.close()
+            if reading >= 0:
+                os.close(reading)
+            raise
+        finally:
+            theirs.close()
+            if writing >= 0:
+                os.close(writing)
+        self._output = ChildOutput(name, reading, output, self._last) if reading >= 0 else None
         self._loop.add_reader(self._pidfd, self._exited)
-        self._loop.add_reader(self._output_fd, self._read_output)
         self._loop.add_reader(self._lane.fileno(), self._read_pongs)
 
     @property
@@ -101,6 +130,9 @@ class ChildProcess:
             if not message:
                 self._loop.remove_reader(self._lane.fileno())
                 return
+            if message == BEGAN and not self._has_begun:
+                self._has_begun = True
+                continue
             sent_at, answered = self._pings.popleft()
             if not answered.done():
                 answered.set_result(time.monotonic() - sent_at)
@@ -110,13 +142,12 @@ class ChildProcess:
 
         It works while a handler holds the interpreter; a process that is stopped or deep in the kernel writes none.
         """
-        self._dump = []
+        self._last.begin_dump()
         self.signal(DUMP_SIGNAL)
         self._loop.call_later(DUMP_WAIT_S, self._report_dump, report)
 
     def _report_dump(self, report: Callable[[str], None]) -> None:
-        lines, self._dump = self._dump or [], None
-        report("\n".join(lines) or f"no stacks: {self._describe_state()}")
+        report("\n".join(self._last.take_dump()) or f"no stacks: {self._describe_state()}")
 
     def _describe_state(self) -> str:
         try:
@@ -133,51 +164,42 @@ class ChildProcess:
         if code is None:
             return "it runs"
         if code >= 0:
-            return f"its process {self.pid} exited with code {code}"
+            summary = f"its process {self.pid} exited with code {code}"
+            return summary if self._has_begun else f"{summary} before it was one of ours: {self._explain_executable()}"
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (kill -9, or the kernel out of memory)" if -code == signal.SIGKILL else ""
         return f"its process {self.pid} was killed by {name}{hint}"
+
+    def _explain_executable(self) -> str:
+        return (
+            f"{self._executable!r} is no Python {sys.version_info[0]}.{sys.version_info[1]}, or cannot start. {REMEDY}"
+        )
 
     def _exited(self) -> None:
         self._popen.wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._read_pongs()
         self._loop.remove_reader(self._lane.fileno())
         self._lane.close()
         for _, answered in self._pings:
             if not answered.done():
                 answered.set_exception(ActorError(f"process {self.pid} of {self.name!r} ended before it answered"))
-        self._read_output()
-        if self._output_fd >= 0:
-            self._close_output()
+        if self._output is not None:
+            self._output.end()
         self._on_exit(self)
 
-    def _read_output(self) -> None:
-        while self._output_fd >= 0:
-            try:
-                data = os.read(self._output_fd, 65536)
-            except BlockingIOError:
-                return
-            if not data:
-                self._close_output()
-                return
-            lines = (self._partial + data).split(b"\n")
-            self._partial = lines.pop()
-            for line in lines:
-                self._show(line)
+    @property
+    def tail(self) -> Sequence[str]:
+        """The last lines that it wrote; none with ``output="inherit"``."""
+        return self._last.tail
 
-    def _close_output(self) -> None:
-        if self._partial:
-            self._show(self._partial)
-        self._loop.remove_reader(self._output_fd)
-        assert self._popen.stdout is not None
-        self._popen.stdout.close()
-        self._output_fd = -1
+    @property
+    def has_lines(self) -> bool:
+        """It has ended, and lines of its output are still to be passed on."""
+        return self._output is not None and self._output.has_lines
 
-    def _show(self, line: bytes) -> None:
-        text = line.decode("utf-8", "replace").rstrip()
-        self.tail.append(text)
-        if self._dump is not None:
-            self._dump.append(text)
-        with contextlib.suppress(OSError, ValueError):  # the host may have closed its stderr
-            sys.stderr.write(f"[{self.name}] {text}\n")
+    def flush_output(self) -> None:
+        """Pass on all lines of its output that were read."""
+        if self._output is not None:
+            self._output.flush()

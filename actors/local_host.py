@@ -124,8 +124,8 @@ class ThreadHost:
 
     async def start(self, handoff: object) -> int:
         self._handoff = handoff
-        platform.current().start_thread(self._live, self.child.name)
         try:
+            platform.current().start_thread(self._live, self.child.name)
             self._cell = await asyncio.wrap_future(self._started)
         except asyncio.CancelledError:
             raise

@@ -9,11 +9,14 @@ from typing import Any, TypeVar
 
 from ringcast.channels import Link
 
+from .standard_streams import open_standard_streams
+
 T = TypeVar("T")
 
 
 def run_on_new_loop(main: Coroutine[Any, Any, T]) -> T:
     """Like ``asyncio.run``, on uvloop when it is there."""
+    open_standard_streams()  # a loop that gets one of their numbers aborts
     new_event_loop: Callable[[], asyncio.AbstractEventLoop]
     try:
         from uvloop import new_event_loop

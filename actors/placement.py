@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from .actor import Actor, BlockingActor
+from .child_output import Output, check_output
+from .system_calls import calling
 
 P = ParamSpec("P")
 A = TypeVar("A", bound="Actor | BlockingActor")
@@ -45,14 +47,18 @@ class process:  # a value class with a verb's name: reads as where=rt.process()
     when a library is loaded). ``cpus`` are the processors that it may run on, from its first lines on; memory then
     comes from their NUMA node, by the kernel's first-touch rule. ``ValueError`` if this machine has none of them.
     ``spare``: while the actor is up another process waits that has run its ``on_prepare`` already, and becomes its next
-    incarnation: a restart then costs what ``on_start`` takes. It sleeps, but its memory is taken.
+    incarnation: a restart then costs what ``on_start`` takes. It sleeps, but its memory is taken. ``output``: where the
+    lines go that it writes to stdout and stderr, if not where those of the system's other processes go (see `System`).
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     cpus: frozenset[int] | None = None
     spare: bool = False
+    output: Output | None = None
 
     def __post_init__(self) -> None:
+        if self.output is not None:
+            check_output(self.output, "process()")
         for name, value in self.env.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"process(env={{{name!r}: {value!r}}}): give strings")
@@ -60,7 +66,8 @@ class process:  # a value class with a verb's name: reads as where=rt.process()
                 raise ValueError(f"process(env={{{name!r}: {value!r}}}): no variable can be called so, or hold NUL")
         if self.cpus is not None:
             object.__setattr__(self, "cpus", frozenset(self.cpus))  # given as a list, perhaps
-            usable = os.sched_getaffinity(0)
+            with calling("sched_getaffinity"):
+                usable = os.sched_getaffinity(0)
             if not self.cpus & usable:
                 raise ValueError(
                     f"process(cpus={sorted(self.cpus)}): none of them is usable here, only {sorted(usable)} are"

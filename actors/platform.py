@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import random
 
+    from .child_output import Output
     from .launch import ChildProcess
     from .node import Node
 
@@ -22,12 +23,17 @@ class Platform:
     """The real machine."""
 
     def start_process(
-        self, name: str, link_fd: int, env: Mapping[str, str], on_exit: Callable[[ChildProcess], None]
+        self,
+        name: str,
+        link_fd: int,
+        env: Mapping[str, str],
+        output: Output,
+        on_exit: Callable[[ChildProcess], None],
     ) -> ChildProcess:
-        """Start an actor's process, which inherits the link; ``OSError`` if that is not possible."""
+        """Start an actor's process, which inherits the link; `ActorError` or ``OSError`` if that is not possible."""
         from .launch import ChildProcess
 
-        return ChildProcess(name, link_fd, env, on_exit)
+        return ChildProcess(name, link_fd, env, output, on_exit)
 
     def show_title(self, title: str) -> None:
         """Name this process in process tables."""
@@ -37,7 +43,9 @@ class Platform:
 
     def start_thread(self, target: Callable[[], None], name: str) -> None:
         """Run ``target`` on a thread that does not keep the process alive."""
-        threading.Thread(target=target, name=name, daemon=True).start()
+        from .system_calls import start_thread
+
+        start_thread(target, name)
 
     def condition(self) -> threading.Condition:
         """A condition with a re-entrant lock, for threads that `start_thread` started."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
 
 from . import platform
 from .boot import BOARD_FREE, BOARD_READY, BOARD_SPARE, BOARD_STARTING, CPUS_VARIABLE, Boot, class_for_travel
+from .child_command import import_path
 from .errors import ActorError, Cause, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
@@ -25,6 +25,7 @@ from .memory_kills import num_memory_kills
 from .peer import Peer
 from .placement import process
 from .statistics import NodeStatistics
+from .system_calls import calling, explain
 from .wire import FrameKind
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class ProcessHost:
         self._root = root
         self._on_exit = on_exit
         self._env = dict(child.where.env)
+        self._output = child.where.output or root.children.output
         if child.where.cpus is not None:
             self._env[CPUS_VARIABLE] = ",".join(str(cpu) for cpu in sorted(child.where.cpus))
         self._loop = asyncio.get_running_loop()
@@ -122,21 +124,25 @@ class ProcessHost:
             class_name=class_name,
             class_bytes=class_bytes,
             arguments=arguments,
-            sys_path=[os.path.abspath(p) for p in sys.path],
+            sys_path=import_path(),
             log_level=logging.getLogger("ringcast").getEffectiveLevel(),
+            logging=root.children.logging,
             is_spare=is_spare,
         )
         boot_frame = root.codec.encode(boot)  # what cannot travel is found before there is a process
         self._memory_kills = num_memory_kills()
         self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
         self._bell_fd = root.bell_fd(self.slot)
-        self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        with calling("eventfd2"):
+            self._abort_fd = os.eventfd(0, os.EFD_CLOEXEC)
         ours, theirs = Link.pair()
         try:
-            self._process = platform.current().start_process(child.name, theirs.fileno(), self._env, self._exited)
-        except OSError as error:
+            self._process = platform.current().start_process(
+                child.name, theirs.fileno(), self._env, self._output, self._exited
+            )
+        except (ActorError, OSError) as error:
             ours.close()
-            raise StartFailed(child.name, Cause(f"its process could not be started: {error}")) from error
+            raise StartFailed(child.name, Cause(f"its process could not be started: {explain(error)}")) from error
         finally:
             theirs.close()
         fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd)
@@ -272,6 +278,8 @@ class ProcessHost:
             from_outside=from_outside,
         )
         self._enter_phase("", None)
+        if process.has_lines:
+            root.keep_until_close(process)
         root.process_died(self.slot, cause)
         self._release()
         self._gone.set()

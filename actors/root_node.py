@@ -13,16 +13,19 @@ from ringcast.channels import Board, Doorbell, Frame, Link, Outbox, RingWriter, 
 from . import platform
 from .async_node import AsyncNode
 from .boot import BOARD_READY, ROOT_SLOT
+from .child_settings import DEFAULT_SETTINGS, ChildSettings
 from .directory import Directory
 from .errors import ActorError, Cause
 from .events import Event
 from .peer import Peer
 from .route import Route
+from .system_calls import calling
 from .wire import FrameKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .launch import ChildProcess
     from .process_host import ProcessHost
 
 MAX_PROCESSES = 64
@@ -31,23 +34,28 @@ MAX_PROCESSES = 64
 class RootNode(AsyncNode):
     """See the module. Made inside the loop that it will run on."""
 
-    def __init__(self, name: str, directory: Directory, ring_bytes: int) -> None:
+    def __init__(
+        self, name: str, directory: Directory, ring_bytes: int, children: ChildSettings = DEFAULT_SETTINGS
+    ) -> None:
         self._segments = [create_segment(Board.size_bytes(MAX_PROCESSES))]
         self._segments.append(create_segment(RingWriter.size_bytes(ring_bytes)))
         self.board_fd, self.ring_fd = (segment.fd for segment in self._segments)
         board = Board.create(self.board_fd)
-        bell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        with calling("eventfd2"):
+            bell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         bell = Doorbell(board, ROOT_SLOT, bell_fd)
         os.close(bell_fd)  # the doorbell keeps a duplicate
         outbox = Outbox(RingWriter(self.ring_fd, bell, epoch=1))
         super().__init__(slot=ROOT_SLOT, name=name, board=board, bell=bell, outbox=outbox)
         self.ring_bytes = ring_bytes
+        self.children = children
         self.hosts: dict[int, ProcessHost] = {}
         self._directory = directory
         self._free_slots = list(range(MAX_PROCESSES - 1, ROOT_SLOT, -1))
         self._bell_fds: dict[int, int] = {}  # by slot
         self._introduced: set[tuple[int, int]] = set()
         self._unsubscribe: dict[int, list[Callable[[], None]]] = {}  # by the watching process's slot
+        self._with_lines: list[ChildProcess] = []  # that have ended, with output to be passed on
         board.set_label(ROOT_SLOT, f"{os.getpid()} {name}")
         board.set_state(ROOT_SLOT, 1, BOARD_READY)
         platform.current().node_made(self)
@@ -55,6 +63,8 @@ class RootNode(AsyncNode):
     def close(self) -> None:
         """Let go of the shared memory, even if references to actors live on. Every child is gone by now."""
         self.stop()
+        for process in self._with_lines:
+            process.flush_output()
         for segment in self._segments:
             segment.close()
         for fd in self._bell_fds.values():
@@ -67,6 +77,11 @@ class RootNode(AsyncNode):
         for host in list(self.hosts.values()):
             host.kill("the system stops")
             await host.wait_gone()
+
+    def keep_until_close(self, process: ChildProcess) -> None:
+        """It has ended, but its last lines will be passed on later; at the latest when we close."""
+        self._with_lines = [other for other in self._with_lines if other.has_lines]
+        self._with_lines.append(process)
 
     def take_slot(self) -> int:
         """A free number for a process; `ActorError` when all are in use."""
@@ -81,7 +96,8 @@ class RootNode(AsyncNode):
         its successor's too, so it must wake the successor; with an eventfd of its own it would sleep on.
         """
         if slot not in self._bell_fds:
-            self._bell_fds[slot] = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            with calling("eventfd2"):
+                self._bell_fds[slot] = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         return self._bell_fds[slot]
 
     def give_slot(self, slot: int) -> None:

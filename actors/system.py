@@ -12,14 +12,18 @@ from types import TracebackType
 from typing import TypeVar
 
 from .actor import Actor, BlockingActor
+from .child_output import Output, check_output
+from .child_settings import ChildLogging, ChildSettings, pack_logging
 from .context import Watch
 from .directory import Directory
 from .errors import ActorError, NotInSystem
 from .group import Group
+from .import_guard import check_not_loading
 from .placement import Restart, Spec, Where, here, process
 from .process_host import ProcessHost
 from .ref import Ref
 from .root_node import RootNode
+from .standard_streams import open_standard_streams
 from .statistics import NodeStatistics, node_statistics
 from .supervisor import Strategy, Supervisor
 
@@ -31,13 +35,32 @@ class System:
 
     ``ring_bytes`` is the capacity of each process's ring, a power of two; messages over an eighth of it overflow into
     memory of their own. ``stop_timeout_s`` is the deadline for leaving: what has not ended by then is killed.
+
+    ``output`` says where the lines go that child processes write to stdout and stderr: ``"stderr"``, with the actor's
+    name in front; ``"logging"``, to the logger ``ringcast.actors.output``, with the name as the record's ``actor``;
+    a function of (name, line), called on the loop; ``"drop"``; or ``"inherit"``: the processes write to our stdout and
+    stderr themselves. The last lines of a process are part of its cause of death, except with ``"inherit"``.
+
+    ``child_logging`` sets up the `logging` module of child processes before they import their actor's class: a
+    dictionary for `logging.config.dictConfig`, or a function of the actor's name. Without, they log to their stderr
+    from the level of our logger ``ringcast`` on.
     """
 
-    def __init__(self, name: str = "ringcast", *, ring_bytes: int = 2 << 20, stop_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        name: str = "ringcast",
+        *,
+        ring_bytes: int = 2 << 20,
+        stop_timeout_s: float = 5.0,
+        output: Output = "stderr",
+        child_logging: ChildLogging | None = None,
+    ) -> None:
         if ring_bytes < 4096 or ring_bytes & (ring_bytes - 1):
             raise ValueError(f"ring_bytes is {ring_bytes}: it must be a power of two, 4096 or more")
         if stop_timeout_s <= 0:
             raise ValueError(f"stop_timeout_s is {stop_timeout_s}: it must be positive seconds")
+        check_output(output, "System()")
+        self._children = ChildSettings(output, pack_logging(child_logging))
         self.name = name
         self._ring_bytes = ring_bytes
         self._stop_timeout_s = stop_timeout_s
@@ -49,7 +72,9 @@ class System:
     async def __aenter__(self) -> System:
         if self._root is not None or self._stopped:
             raise ActorError(f"system {self.name!r} was entered before: make a new one")
-        self._root = RootNode(self.name, self._directory, self._ring_bytes)
+        check_not_loading()
+        open_standard_streams()
+        self._root = RootNode(self.name, self._directory, self._ring_bytes, self._children)
         self._supervisor = Supervisor(self.name, self._root, self._directory)
         self._root.start()
         return self

@@ -25,7 +25,7 @@ from .errors import (
     RingMismatch,
     SegmentError,
 )
-from .watch import ORPHANED, exit_with
+from .watch import ORPHANED, end_with_parent, exit_with
 
 if TYPE_CHECKING:
     from .blocking import Receiver, Sender
@@ -116,6 +116,7 @@ __all__ = [
     "core_quota",
     "create",
     "create_segment",
+    "end_with_parent",
     "exit_with",
     "message",
     "open",

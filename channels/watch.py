@@ -1,4 +1,4 @@
-"""Ends this process when another one dies, and answers pings: a native thread that never needs the GIL."""
+"""Ends this process when another one dies, and answers pings, in a native thread that never needs the GIL."""
 
 from __future__ import annotations
 
@@ -19,3 +19,12 @@ def exit_with(pidfds: Sequence[int], exit_code: int = ORPHANED, *, lane: int | N
     descriptor is bad or no thread can be started.
     """
     _native.watch_processes(pidfds, exit_code, lane)
+
+
+def end_with_parent() -> None:
+    """From now on, the kernel kills this process when the *thread* that started it ends, even if it is stopped.
+
+    The second line of defence behind `exit_with`, whose thread does not run in a stopped process. Only for processes
+    that a lasting thread of their parent started. Ask for the parent afterwards: it may have ended before.
+    """
+    _native.kill_with_parent()

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import traceback
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +19,11 @@ from ringcast.channels import Codec, Link
 from .. import platform
 from ..actor import Actor
 from ..boot import load_class
+from ..child_output import LastLines
 from ..child_process import EXIT_FAILED, Place, _live_async, _live_blocking, _receive_boot, _trace
 from ..errors import ActorError
-from ..launch import DUMP_SIGNAL, STDERR_TAIL_LINES, ChildProcess
+from ..import_guard import loading
+from ..launch import DUMP_SIGNAL, ChildProcess
 from ..wire import FrameKind
 from .loop import SimulatedLoop, make_loop
 from .process import Process
@@ -37,10 +38,11 @@ class SimulatedChild(ChildProcess):
 
     def __init__(self, world: World, name: str, link_fd: int, on_exit: Callable[[ChildProcess], None]) -> None:
         self.name = name
-        self.tail: deque[str] = deque(maxlen=STDERR_TAIL_LINES)
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
-        self._dump: list[str] | None = None
+        self._has_begun = True
+        self._last = LastLines()
+        self._output = None
         self._context = contextvars.copy_context()
         self._process = Process(world, name, is_child=True)
         self._process.descriptors.append(os.dup(link_fd))
@@ -100,9 +102,7 @@ class SimulatedChild(ChildProcess):
 
     def _say(self, line: str) -> None:
         """A line of its output."""
-        self.tail.append(line)
-        if self._dump is not None:
-            self._dump.append(line)
+        self._last.add([line])
 
     def _boot(self) -> None:
         _boot(self._process, self._say)
@@ -127,7 +127,8 @@ def _boot(process: Process, say: Callable[[str], None]) -> None:
     process.descriptors.append(place.abort_fd)
     process.closers.append(lambda: _close_unused(process, place))
     try:
-        cls = load_class(place.boot.class_name, place.boot.class_bytes)
+        with loading(f"actor class {place.boot.class_name}"):
+            cls = load_class(place.boot.class_name, place.boot.class_bytes)
     except BaseException as error:
         place.link.send(FrameKind.START_FAILED, 0, Codec().encode(_trace(error)))
         process.exit(EXIT_FAILED)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from .. import platform
+from ..child_output import Output
 from ..launch import ChildProcess
 from ..node import Node
 from ..system import System
@@ -43,7 +44,12 @@ class SimulatedPlatform(platform.Platform):
         """Not here: all of its processes are this one."""
 
     def start_process(
-        self, name: str, link_fd: int, env: Mapping[str, str], on_exit: Callable[[ChildProcess], None]
+        self,
+        name: str,
+        link_fd: int,
+        env: Mapping[str, str],
+        output: Output,
+        on_exit: Callable[[ChildProcess], None],
     ) -> ChildProcess:
         return SimulatedChild(self._world, name, link_fd, on_exit)
 

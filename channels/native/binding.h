@@ -154,6 +154,7 @@ PyObject *doorbell_wait(DoorbellObject *self, PyObject *const *args, Py_ssize_t 
 
 PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given);
 PyObject *watch_processes(PyObject *module, PyObject *const *args, Py_ssize_t given);
+PyObject *kill_with_parent(PyObject *module, PyObject *ignored);
 
 #define METHOD(name, function, flags, doc) {name, (PyCFunction)(void (*)(void))(function), (flags), PyDoc_STR(doc)}
 

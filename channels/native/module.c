@@ -301,6 +301,8 @@ static PyMethodDef functions[] = {
            "map_sealed(fd, size_bytes) -> memoryview\n\nRead-only view of a sealed memfd; the fd stays the caller's."),
     METHOD("watch_processes", watch_processes, METH_FASTCALL,
            "watch_processes(pidfds, exit_code)\n\nExit hard as soon as one of the processes has ended."),
+    METHOD("kill_with_parent", kill_with_parent, METH_NOARGS,
+           "kill_with_parent()\n\nHave the kernel kill this process when the thread that started it ends."),
     {NULL, NULL, 0, NULL},
 };
 

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -195,4 +196,11 @@ fail:
         watch_free(watch);
     Py_DECREF(pidfds);
     return NULL;
+}
+
+PyObject *kill_with_parent(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
 }
