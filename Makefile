@@ -14,7 +14,7 @@ CHROMIUM := command -v chromium chromium-browser google-chrome >/dev/null || [ -
 TEST_PROCESSES ?= 2
 QUESTION ?= What is the capital of France?
 
-.PHONY: demo test light check chaos chaos-kills soak chaos-channels chaos-server explore sanitize clean
+.PHONY: demo test light pythons check chaos chaos-kills soak chaos-channels chaos-server explore sanitize clean
 
 demo: $(VENV)/.llm ## set up, fetch the model, answer a prompt with it
 	$(BIN)/ringcast chat --temperature 0 --max-tokens 64 --once "$(QUESTION)"
@@ -29,6 +29,9 @@ light: ## the actor runtime in a fresh environment without any extra: README, do
 	$(LIGHT)/bin/python tests/light_install.py
 	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-asyncio # as docs/testing.md says
 	$(LIGHT)/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest tests/actors/testing/test_documentation.py
+
+pythons: ## build and test the runtime on every Python from 3.11 that this machine has; PYTHONS="path ..." for certain ones
+	$(PYTHON) tests/other_pythons.py $(PYTHONS)
 
 check: $(VENV)/.dev ## style and types
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ Everything public is exported here; what a program does not use, it does not loa
 and decides nothing; it imports no asyncio.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from ._native import Board, Doorbell, DoorbellStatistics, Message, RecordView, Reservation
@@ -26,6 +27,13 @@ from .errors import (
     SegmentError,
 )
 from .watch import ORPHANED, end_with_parent, exit_with
+
+# A free-threaded Python has switched the lock on for the import above, with a warning. It cannot if that was forbidden.
+if hasattr(sys, "_is_gil_enabled") and not sys._is_gil_enabled():
+    raise ImportError(
+        "ringcast needs the global interpreter lock, and this free-threaded Python was told to run without it "
+        "(PYTHON_GIL=0 or -X gil=0). Leave that out: Python then enables the lock when ringcast is imported"
+    )
 
 if TYPE_CHECKING:
     from .blocking import Receiver, Sender

@@ -48,3 +48,21 @@ def test_mistakes_are_rejected() -> None:
 def test_the_examples_are_typed() -> None:
     output = mypy(*sorted((ROOT / "examples").glob("*.py")))
     assert "error" not in output, output
+
+
+def test_types_are_visible_in_an_editable_install(tmp_path: Path) -> None:
+    """A type checker that knows only the environment, not this checkout's settings, finds the types."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import ringcast.actors as rt\n"
+        "class Counter(rt.Actor):\n"
+        "    @rt.call\n"
+        "    async def add(self, k: int) -> int:\n"
+        "        return k\n"
+        "async def use(system: rt.System) -> None:\n"
+        "    reveal_type(await (await system.spawn(rt.spec(Counter))).add(1))\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(program)]
+    env = {name: value for name, value in os.environ.items() if name != "MYPYPATH"}
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert re.search(r'Revealed type is "(builtins\.)?int"', result.stdout), result.stdout
