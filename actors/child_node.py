@@ -58,6 +58,10 @@ class ChildControl(_Base):
     def report_phase(self, phase: str, stall_after_s: float | None) -> None:
         self.to_root(FrameKind.PHASE, (phase, stall_after_s))
 
+    def report_progress(self) -> None:
+        _, handler = self.board.progress(self.slot)
+        self.board.advance(self.slot, handler)
+
     def suspect(self, actor_id: int, progress: int) -> None:
         self.to_root(FrameKind.SUSPECT, (actor_id, progress))
 

@@ -51,6 +51,9 @@ class ContextOwner(Protocol):
     def report_phase(self, phase: str, stall_after_s: float | None) -> None:
         """Tell the supervisor what the actor is doing now, and how long that may take."""
 
+    def report_progress(self) -> None:
+        """Show that the handler that runs is at work."""
+
     def watch(self, ref: Ref) -> Watch:
         """Subscribe to an actor's events."""
 
@@ -81,6 +84,13 @@ class Context:
         if stall_after is not None and stall_after <= 0:
             raise ValueError(f"stall_after of phase {name!r} is {stall_after}: it must be positive seconds")
         self._owner.report_phase(name, stall_after)
+
+    def progress(self) -> None:
+        """Say that the handler that runs is at work: the time after which it counts as stalled starts anew.
+
+        It costs one store into shared memory. Call it from the handler's own thread, in each round of a long loop.
+        """
+        self._owner.report_progress()
 
     def cancelled(self) -> bool:
         """For long handlers of a BlockingActor: the caller has given up, its deadline has passed, or a stop waits."""

@@ -222,6 +222,11 @@ class ProcessHost:
         count, number = self._root.board.progress(self.slot)
         return self._handler_name(number) if count == progress and number else None
 
+    def progress(self) -> tuple[int, str]:
+        """See `System.progress`."""
+        count, number = self._root.board.progress(self.slot)
+        return count, self._handler_name(number)
+
     async def ping(self) -> float:
         """See `System.ping`."""
         assert self._process is not None

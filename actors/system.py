@@ -151,11 +151,38 @@ class System:
         """Seconds until the actor's process answered, from a native thread: also in the middle of a handler that
         holds the interpreter. Nothing comes from a stopped process, so wait with a time-out.
         """
+        return await self._process_of(ref, "pinged").ping()
+
+    def progress(self, ref: object) -> tuple[int, str]:
+        """A number that changes whenever an actor in a process of its own begins or ends a handler or calls
+        `Context.progress`, and the handler that runs now ("" if none does). It is read without disturbing the actor.
+        """
+        return self._process_of(ref, "looked at").progress()
+
+    async def stacks(self, ref: object) -> str:
+        """The stacks of all threads of the actor's process, even while a handler holds the interpreter.
+
+        Of a process that can write none (it is stopped, or deep in the kernel), what state it is in.
+        """
+        written: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._process_of(ref, "looked at").dump_stacks(
+            lambda text: None if written.done() else written.set_result(text)
+        )
+        return await written
+
+    def kill(self, ref: object, reason: str) -> None:
+        """End the actor's process by SIGKILL, in whatever state it is; its policy decides what follows, as in a crash.
+
+        ``reason`` becomes part of the cause. `stop` and `restart` are the orderly ways.
+        """
+        self._process_of(ref, "killed").kill(f"it was killed: {reason}")
+
+    def _process_of(self, ref: object, what: str) -> ProcessHost:
         self._running()
         record = self._directory.record(self._ref(ref))
         if record is None or not isinstance(record.host, ProcessHost):
-            raise ActorError(f"{ref!r} cannot be pinged: it is down, or in this process")
-        return await record.host.ping()
+            raise ActorError(f"{ref!r} cannot be {what}: it is down, or in this process")
+        return record.host
 
     async def statistics(self, timeout_s: float | None = None) -> dict[str, NodeStatistics]:
         """The figures of every process by its actor's name; this process's stand under the system's name.

@@ -29,6 +29,7 @@ from .engine_args import EngineArgs
 from .engine_client import ActorFigures, EngineSink, Health, RingFigures
 from .errors import EngineDead, EngineNotReady, EngineStartFailed
 from .journal import Journal
+from .stall_monitor import Stall, StallMonitor
 from .step_parts import parts
 
 W = TypeVar("W", bound=WorkerInterface)
@@ -40,6 +41,7 @@ _SYSTEM = "ringcast"  # and the name of our own process's node
 _RESTART = rt.Restart("permanent", max_restarts=10, within_s=60.0, max_backoff_s=0.2, outside_kills="ignore")
 
 _CORE_WAIT_S = 60.0  # what a request waits for a core that restarts
+_ANSWER_S = 1.0  # what a process gets to tell its figures: it may be busy in a step, or stalled
 _BATCH_TOKENS = 32_768  # that a restarted core is given in one message: it answers others in between
 
 log = logging.getLogger("ringcast.frontend")
@@ -74,6 +76,8 @@ class Engine:
     def __init__(self, worker: rt.Spec[W], args: EngineArgs, *, core_wait_s: float = _CORE_WAIT_S) -> None:
         self._worker_spec: rt.Spec[Any] = worker
         self._config = args.scheduler_config()
+        self._args = args
+        self._monitor: StallMonitor | None = None
         self._core_wait_s = core_wait_s
         self._stack = AsyncExitStack()
         self._system: rt.System | None = None
@@ -88,6 +92,7 @@ class Engine:
         self._end = ""  # why it is dead for good; empty while it is not
         self._ended = asyncio.Event()
         self._down: dict[str, str] = {}  # which actors are down now, and why
+        self._serving: set[str] = set()  # which are READY: a core that is not attached to yet is both
         self._num_deaths = {FRONTEND: 0, CORE: 0, WORKER: 0}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -103,6 +108,16 @@ class Engine:
             core = self._core = await system.spawn(
                 rt.spec(EngineCore, self._config, worker), name=CORE, where=rt.process(), restart=_RESTART
             )
+            self._monitor = StallMonitor(
+                system,
+                (WORKER, worker),
+                (CORE, core),
+                stall_after_s=self._args.stall_after,
+                restart_after_s=self._args.restart_stalled,
+                has_work=lambda: len(self._journal) > 0,
+                is_up=self._serving.__contains__,
+            )
+            self._spawn_task(self._monitor.run())
             self._spawn_task(self._follow_worker(system.watch(worker), sink))
             self._spawn_task(self._follow_core(system.watch(core), core, frontend, sink))
             await self._settled.wait()
@@ -140,6 +155,8 @@ class Engine:
             return Health("starting", "the engine is starting")
         if self._down:
             return Health("restarting", "; ".join(self._down.values()))
+        if stalls := self._stalls():
+            return Health("stalled", "; ".join(str(stall) for stall in stalls.values()))
         return Health("ready")
 
     def info(self) -> EngineInfo:
@@ -150,7 +167,8 @@ class Engine:
     async def add(self, requests: list[AddRequest]) -> None:
         await self._until_attached()
         self._journal.enter(requests)
-        assert self._core is not None
+        assert self._core is not None and self._monitor is not None
+        self._monitor.wake()
         try:
             await self._hand_over(self._core, [request.request_id for request in requests])
         except rt.ActorDied as death:
@@ -176,41 +194,48 @@ class Engine:
             raise EngineDead(f"the engine core did not answer: {explain(error)}") from error
 
     async def ring_figures(self) -> RingFigures:
-        figures = (await self._node_statistics()).values()
+        figures = (await self._node_statistics(None)).values()
         return RingFigures(sum(f.messages_sent for f in figures), sum(f.overflows for f in figures))
 
     async def actors(self) -> list[ActorFigures]:
-        nodes = await self._node_statistics()
+        nodes = await self._node_statistics(_ANSWER_S)
+        stalls = self._stalls()
         actors = []
         for name, num_deaths in self._num_deaths.items():
+            is_up = name not in self._down
+            stalled_s = stalls[name].waited_s if name in stalls else 0.0
             node = nodes.get(_SYSTEM if name == FRONTEND else name)
             if node is None:
-                actors.append(ActorFigures(name, False, num_deaths))
+                actors.append(ActorFigures(name, is_up, num_deaths, stalled_s=stalled_s, has_answered=not is_up))
                 continue
             mailbox = node.mailboxes.get(name)
             actors.append(
                 ActorFigures(
                     name,
-                    name not in self._down,
+                    is_up,
                     num_deaths,
                     node.messages_sent,
                     node.bytes_sent,
                     node.overflows,
                     node.full_waits,
                     0 if mailbox is None else mailbox.depth,
+                    stalled_s,
                 )
             )
         return actors
+
+    def _stalls(self) -> dict[str, Stall]:
+        return {} if self._monitor is None else self._monitor.stalls
 
     def pids(self) -> dict[str, int]:
         """The process ids of worker and core, by name."""
         return {} if self._system is None or self._end else self._system.pids()
 
-    async def _node_statistics(self) -> dict[str, rt.NodeStatistics]:
+    async def _node_statistics(self, timeout_s: float | None) -> dict[str, rt.NodeStatistics]:
         if self._system is None or self._end:
             raise EngineNotReady(f"there are no rings: {self.health().detail}")
         try:
-            return await self._system.statistics()
+            return await self._system.statistics(timeout_s)
         except rt.ActorError as error:
             raise EngineDead(f"a part of the engine did not answer: {explain(error)}") from error
 
@@ -243,6 +268,7 @@ class Engine:
     async def _follow_core(self, events: rt.Watch, core: EngineCore, frontend: Frontend, sink: EngineSink) -> None:
         async for event in events:
             if isinstance(event, rt.Ready):
+                self._serving.add(CORE)
                 self._attaching = self._spawn_task(self._attach(core, frontend))
             elif isinstance(event, rt.Died):
                 self._lost_core(event.cause, sink)
@@ -252,6 +278,7 @@ class Engine:
     def _lost_core(self, death: rt.Cause, sink: EngineSink) -> None:
         cause = reason(death)
         self._is_attached = False
+        self._serving.discard(CORE)
         self._down[CORE] = f"the engine core died: {cause}"
         self._num_deaths[CORE] += 1
         if self._attaching is not None:
@@ -301,8 +328,10 @@ class Engine:
         # The core itself ends what ran on a worker that died; here it only counts for the health.
         async for event in events:
             if isinstance(event, rt.Ready):
+                self._serving.add(WORKER)
                 self._down.pop(WORKER, None)
             elif isinstance(event, rt.Died):
+                self._serving.discard(WORKER)
                 self._down[WORKER] = f"the worker died: {reason(event.cause)}"
                 self._num_deaths[WORKER] += 1
             elif isinstance(event, rt.GaveUp):

@@ -12,7 +12,9 @@ from ringcast.gpu.worker_config import WorkerConfig, check_block_size
 from ringcast.scheduler.config import SchedulerConfig
 
 from .input_processor import AdmissionLimits
-from .parameter_checks import MAX_TOKEN_ID, integer
+from .parameter_checks import MAX_TOKEN_ID, integer, number
+
+_MAX_STALL_S = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,8 @@ class EngineArgs:
     the order of their arrival, "priority" those of the lowest ``priority`` first. ``max_logprobs`` bounds what requests
     may ask for as ``logprobs`` and ``prompt_logprobs`` (-1: no bound). ``quantization`` "gguf" keeps a GGUF file's
     blocks of Q4_0, Q4_1 and Q8_0 packed (less memory, faster steps); "none" dequantises them at the start.
+    ``stall_after``: seconds after which worker or engine core count as stalled that have made no progress with a
+    request. ``restart_stalled``: seconds after which a stalled one is killed and started again (None: never).
     """
 
     model: str = field(default="smollm2", kw_only=False)
@@ -41,6 +45,8 @@ class EngineArgs:
     scheduling_policy: str = "fcfs"
     max_logprobs: int = 20
     quantization: str = "none"
+    stall_after: float = 10.0
+    restart_stalled: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no machine and no model could do now, before anything is looked for, downloaded or started.
@@ -48,6 +54,9 @@ class EngineArgs:
         The errors are the layers' own, all of them ValueErrors; they name the field, the value and the remedy.
         """
         integer("max_logprobs", self.max_logprobs, -1, MAX_TOKEN_ID)
+        number("stall_after", self.stall_after, 0, _MAX_STALL_S, above=True)
+        if self.restart_stalled is not None:
+            number("restart_stalled", self.restart_stalled, 0, _MAX_STALL_S, above=True)
         self.scheduler_config()
         check_block_size(self.block_size)
         self.worker_config(Path("model"))  # its files are looked for later

@@ -13,12 +13,15 @@ from ringcast.scheduler.messages import AddRequest, EngineInfo, SchedulerStatist
 
 from .errors import EngineDead
 
-EngineState = Literal["starting", "ready", "restarting", "dead"]
+EngineState = Literal["starting", "ready", "stalled", "restarting", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """``ready`` is the only state that takes requests for sure; ``detail`` says in one line what is going on."""
+    """``ready`` is the only state that takes requests for sure; ``detail`` says in one line what is going on.
+
+    ``stalled``: a part is up and has made no progress for ``EngineArgs.stall_after`` seconds, though a request needs it.
+    """
 
     state: EngineState
     detail: str = ""
@@ -44,6 +47,8 @@ class ActorFigures:
     overflows: int = 0  # messages too large for the ring
     full_waits: int = 0  # times that its ring was full
     mailbox_depth: int = 0  # messages that wait for it now
+    stalled_s: float = 0.0  # for how long it has made no progress, if it is stalled
+    has_answered: bool = True  # in time; else what its process sent, and its mailbox, are not known
 
 
 class EngineSink(Protocol):
@@ -90,4 +95,4 @@ class EngineClient(Protocol):
         """What went over the rings."""
 
     async def actors(self) -> list[ActorFigures]:
-        """Every actor, those that are down too. One that is busy answers when it can."""
+        """Every actor, those that are down too. One that is busy for long is there without figures (`has_answered`)."""

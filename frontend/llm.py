@@ -46,6 +46,8 @@ class LLM(SyncEngine):
         scheduling_policy: str = "fcfs",
         max_logprobs: int = 20,
         quantization: str = "none",
+        stall_after: float = 10.0,
+        restart_stalled: float | None = None,
     ) -> None:
         """The arguments are those of `EngineArgs`; errors are those of `AsyncLLM.start`."""
         args = EngineArgs(
@@ -62,6 +64,8 @@ class LLM(SyncEngine):
             scheduling_policy=scheduling_policy,
             max_logprobs=max_logprobs,
             quantization=quantization,
+            stall_after=stall_after,
+            restart_stalled=restart_stalled,
         )
         super().__init__(args)
 

@@ -143,5 +143,8 @@ class Program:
         sequences: int,
         table_stride: int,
         draws: int,
+        first: int,
+        count: int,
         /,
-    ) -> None: ...
+    ) -> int:
+        """Make up to ``count`` calls from number ``first`` on; the number of the next one, 0 behind the last."""

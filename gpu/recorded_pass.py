@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -19,6 +20,10 @@ from .batch import Batch
 from .errors import KVCacheMemoryError
 from .kernels import CpuKernels
 from .kv_cache import KVCache
+
+_SLICE_CALLS = 8  # about a layer: after so many calls a long pass says that it is at work
+_LONG_TOKENS = 32  # a pass over fewer tokens is short, and made in one piece
+_ALL_CALLS = 1 << 30
 
 
 class Forward(Protocol):
@@ -68,17 +73,28 @@ class RecordedPass:
                 f"no memory for steps of max_num_batched_tokens={max_tokens}, which the system refused; lower it"
             ) from error
 
-    def __call__(self, batch: Batch) -> Tensor:
-        """Write the batch's keys and values and return the normed hidden states of its ``logit_tokens``."""
+    def __call__(self, batch: Batch, on_progress: Callable[[], None] | None = None) -> Tensor:
+        """Write the batch's keys and values and return the normed hidden states of its ``logit_tokens``.
+
+        ``on_progress`` is called after each layer or so of a long pass.
+        """
         draws = batch.logit_tokens.shape[0]
         if max(batch.num_tokens, draws) > self._max_tokens:
             raise ValueError(f"{batch.num_tokens} tokens, {draws} draws: recorded for up to {self._max_tokens}")
-        self._kernels.native.run(
+        step = (
             self._kernels.level_number, batch.token_ids.data_ptr(), batch.positions.data_ptr(), batch.slots.data_ptr(),
             batch.query_starts.data_ptr(), batch.kv_lengths.data_ptr(), batch.block_tables.data_ptr(),
             batch.logit_tokens.data_ptr(), batch.num_tokens, batch.kv_lengths.shape[0], batch.block_tables.shape[1],
             draws,
         )  # fmt: skip
+        run = self._kernels.native.run
+        if on_progress is None or batch.num_tokens < _LONG_TOKENS:
+            run(*step, 0, _ALL_CALLS)
+        else:
+            following = run(*step, 0, _SLICE_CALLS)
+            while following:
+                on_progress()
+                following = run(*step, following, _SLICE_CALLS)
         return self._hidden[:draws]
 
 

@@ -6,6 +6,8 @@ need not carry them. It decides nothing about what to run: that is the engine co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,7 +34,7 @@ class ModelRunner:
     """One model on this device. ``dtype`` is that of activations and cache.
 
     ``exact``: whether a request's logits are bit-equal whatever its batch mates, chunks, blocks and threads;
-    ``exactness`` says so, and why.
+    ``exactness`` says so, and why. ``on_progress`` may be set: it is called now and then in long steps.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, kernels: CpuKernels) -> None:
@@ -41,6 +43,7 @@ class ModelRunner:
         # Every kernel accumulates an element by one chain, in an order that its row alone decides; torch only copies.
         self.exact = True
         self.exactness = f"exact: every sum of the native {kernels.level} kernels has a fixed order"
+        self.on_progress: Callable[[], None] | None = None
         self._sampling = SamplingKernels(kernels)
         self._model = MODELS[config.architecture](config, weights, KeepingKernels(kernels))  # for logits alone
         self._weights = weights
@@ -87,7 +90,7 @@ class ModelRunner:
         if not plan.rows:
             return StepResult(plan.step_id, [], [])
         arrays = self._rows.gather(plan)
-        hidden = self._forward(_to_batch(arrays))
+        hidden = self._forward(_to_batch(arrays), self.on_progress)
         drawn_hidden, prompt_hidden = hidden.tensor_split([len(arrays.sampled)])
         logits = self._model.logits(drawn_hidden)
         draws = sample(logits, self._rows.rules(arrays.sampled), self._sampling)
@@ -113,6 +116,8 @@ class ModelRunner:
                 logits = self._model.logits(hidden[start:stop])
                 tokens = part.token_ids[start - begin : stop - begin]
                 pieces.append(token_logprobs(logits, np.arange(len(tokens)), tokens, part.count, self._sampling))
+                if self.on_progress is not None:
+                    self.on_progress()
             told.append(PromptLogprobs(part.row, part.first, _joined(pieces)))
         return told
 

@@ -53,6 +53,7 @@ class Worker(WorkerInterface):
         from .loader import load_runner
 
         self._runner = load_runner(self._config, self._checkpoint)
+        self._runner.on_progress = ctx.progress  # a long prompt on a slow machine is no stall
         del self._checkpoint
         self._cache_bytes = _memory_for_cache(self._config)
 

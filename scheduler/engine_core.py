@@ -138,6 +138,11 @@ class EngineCore(rt.Actor):
         return self._scheduler.statistics()
 
     @rt.call
+    async def waits_for_worker(self) -> bool:
+        """Whether the worker owes an answer now. That this is answered at all says that the core is at work."""
+        return self._worker.is_awaited
+
+    @rt.call
     async def reset_prefix_cache(self) -> None:
         """Later requests find nothing that was computed so far."""
         self._scheduler.reset_prefix_cache()

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import ringcast.actors as rt
 
 from .messages import KVCacheConfig, KVCacheSpec, StepPlan, StepResult, WorkerInterface
+
+T = TypeVar("T")
 
 log = logging.getLogger("ringcast.scheduler")
 
@@ -39,6 +42,7 @@ class WorkerConnection:
         self._worker = worker
         self._wake = wake
         self._submitted: deque[_Submitted] = deque()
+        self._num_waits = 0  # of ours, for an answer of the worker
         self._incarnation = 0  # the latest that became ready
         self._dead_incarnation = 0  # the latest known to be dead
         self._initialised_incarnation = 0
@@ -70,24 +74,30 @@ class WorkerConnection:
                 self.gone = True
             self._wake.set()
 
+    @property
+    def is_awaited(self) -> bool:
+        """The worker owes an answer."""
+        return self._num_waits > 0 or any(not submitted.answer.done() for submitted in self._submitted)
+
     async def kv_cache_spec(self, block_size: int) -> KVCacheSpec:
         """Ask for the sizes of the model and the memory."""
-        incarnation = self._incarnation
-        try:
-            return await self._worker.kv_cache_spec(block_size)
-        except rt.ActorDied as death:
-            self._note_death(incarnation, death.cause)
-            raise
+        return await self._wait_for(self._worker.kv_cache_spec(block_size), self._incarnation)
 
     async def initialise(self, limits: KVCacheConfig) -> None:
         """Give the worker an empty KV cache and empty rows."""
         incarnation = self._incarnation
+        await self._wait_for(self._worker.initialize_from_config(limits), incarnation)
+        self._initialised_incarnation = incarnation
+
+    async def _wait_for(self, call: Awaitable[T], incarnation: int) -> T:
+        self._num_waits += 1
         try:
-            await self._worker.initialize_from_config(limits)
+            return await call
         except rt.ActorDied as death:
             self._note_death(incarnation, death.cause)
             raise
-        self._initialised_incarnation = incarnation
+        finally:
+            self._num_waits -= 1
 
     @property
     def num_in_flight(self) -> int:
@@ -102,11 +112,7 @@ class WorkerConnection:
     async def result(self) -> StepResult:
         """The answer to the oldest plan in flight, which is so no more. Raises what the call raised."""
         submitted = self._submitted.popleft()
-        try:
-            return await submitted.answer
-        except rt.ActorDied as death:
-            self._note_death(submitted.incarnation, death.cause)
-            raise
+        return await self._wait_for(submitted.answer, submitted.incarnation)
 
     async def drop_results(self) -> None:
         """Wait until nothing is in flight. What comes is of no use: an earlier plan failed."""

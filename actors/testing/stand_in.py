@@ -52,6 +52,9 @@ class _Owner:
     def report_phase(self, phase: str, stall_after_s: float | None) -> None:
         self.phases.append(phase)
 
+    def report_progress(self) -> None:
+        """Nobody watches for stalls."""
+
     def watch(self, ref: Ref) -> Watch:
         watch = Watch()
         watches = self._watches.setdefault(ref, [])

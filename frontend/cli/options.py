@@ -34,6 +34,8 @@ _ENGINE: dict[str, tuple[Any, str]] = {
     "enable_prefix_caching": (bool, "Whether requests that begin alike share KV blocks."),
     "scheduling_policy": (str, "fcfs: who came first. priority: the lowest `priority` of a request first."),
     "quantization": (str, "gguf: blocks of a GGUF file stay packed. none: they are dequantised."),
+    "stall_after": (float, "Seconds without progress after which worker or engine core count as stalled."),
+    "restart_stalled": (float | None, "Seconds without progress after which they are restarted. (Default: never.)"),
     "max_logprobs": (int, "Most log-probabilities a token that a request may ask for; -1: no bound."),
 }
 _SAMPLING: dict[str, tuple[Any, Any, str]] = {

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _ANSWER_S = 2.0  # what a part of the engine gets to answer: a worker is busy for a step
 _FINISH_REASONS = ("stop", "length", "abort", "error")
-_STATES = ("starting", "ready", "restarting", "draining", "dead")
+_STATES = ("starting", "ready", "stalled", "restarting", "draining", "dead")
 
 
 async def metrics_text(llm: AsyncLLM, model: str, traffic: Traffic, state: str) -> bytes:
@@ -130,7 +130,7 @@ class _Page:
         yield refused
         answered = GaugeMetricFamily("ringcast:part_answered", "1 if its figures are on this page.", labels=["part"])
         answered.add_metric(["scheduler"], float(self.statistics is not None))
-        answered.add_metric(["actors"], float(self.actors is not None))
+        answered.add_metric(["actors"], float(_have_answered(self.actors)))
         yield answered
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
@@ -153,17 +153,29 @@ class _Page:
         return family
 
 
+def _have_answered(actors: Sequence[ActorFigures] | None) -> bool:
+    return actors is not None and all(actor.has_answered for actor in actors)
+
+
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
 
 
 def _actors(actors: Sequence[ActorFigures]) -> Iterator[Metric]:
     up = GaugeMetricFamily("ringcast:actor_up", "1 while the actor serves.", labels=["actor"])
+    stalled = GaugeMetricFamily(
+        "ringcast:actor_stalled_seconds",
+        "For how long a stalled actor has made no progress; 0 if it is not stalled.",
+        labels=["actor"],
+    )
     depth = GaugeMetricFamily("ringcast:mailbox_depth", "Messages that wait for the actor.", labels=["actor"])
     for actor in actors:
         up.add_metric([actor.name], float(actor.is_up))
-        depth.add_metric([actor.name], actor.mailbox_depth)
+        stalled.add_metric([actor.name], actor.stalled_s)
+        if actor.has_answered:
+            depth.add_metric([actor.name], actor.mailbox_depth)
     yield up
+    yield stalled
     yield depth
     for name, text, field in (
         ("ringcast:actor_deaths", "Deaths of the actor; all but the last were followed by a restart.", "num_deaths"),
@@ -174,5 +186,6 @@ def _actors(actors: Sequence[ActorFigures]) -> Iterator[Metric]:
     ):
         family = CounterMetricFamily(name, text, labels=["actor"])
         for actor in actors:
-            family.add_metric([actor.name], getattr(actor, field))
+            if actor.has_answered or field == "num_deaths":
+                family.add_metric([actor.name], getattr(actor, field))
         yield family

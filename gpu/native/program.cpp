@@ -53,14 +53,22 @@ struct Filler {
 
 bool make(const Kernels& kernels, const Call& call) { return std::visit(Maker{kernels}, call); }
 
-bool Program::run(const Kernels& kernels, const StepBatch& batch) const {
+bool Program::run(const Kernels& kernels, const StepBatch& batch, std::size_t& next, std::size_t count) const {
+    const std::size_t first = next;
     int64_t rows = batch.tokens;
-    for (Call call : calls_) {
-        if (std::holds_alternative<GatherArgs>(call)) rows = batch.draws;
+    for (std::size_t number = 0; number < calls_.size(); ++number) {
+        if (std::holds_alternative<GatherArgs>(calls_[number])) rows = batch.draws;
         if (rows == 0) break;
+        if (number < first) continue;
+        if (number - first == count) {
+            next = number;
+            return true;
+        }
+        Call call = calls_[number];
         std::visit(Filler{batch, rows}, call);
         if (!make(kernels, call)) return false;
     }
+    next = 0;
     return true;
 }
 

@@ -4,6 +4,7 @@
 // token, those behind it one for each draw. All other pointers stay: whoever notes the calls keeps that memory alive.
 #pragma once
 
+#include <cstddef>
 #include <variant>
 #include <vector>
 
@@ -32,8 +33,9 @@ class Program {
   public:
     void add(const Call& call) { calls_.push_back(call); }
 
-    // Makes all calls for `batch`; false: no memory, the cache may be half written.
-    bool run(const Kernels& kernels, const StepBatch& batch) const;
+    // Makes the calls from `next` on for `batch`, `count` at most. `next` is then the call after them, 0 behind the last.
+    // False: no memory, the cache may be half written.
+    bool run(const Kernels& kernels, const StepBatch& batch, std::size_t& next, std::size_t count) const;
 
   private:
     std::vector<Call> calls_;

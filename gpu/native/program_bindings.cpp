@@ -146,10 +146,15 @@ PyObject* note(PyObject* self, PyObject* args) {
 PyObject* run(PyObject* self, PyObject* args) {
     unsigned long long token_ids, positions, slots, query_starts, kv_lengths, block_tables, logit_tokens;
     long long tokens, sequences, table_stride, draws;
+    Py_ssize_t first, count;
     int level;
-    if (!PyArg_ParseTuple(args, "iKKKKKKKLLLL", &level, &token_ids, &positions, &slots, &query_starts, &kv_lengths,
-                          &block_tables, &logit_tokens, &tokens, &sequences, &table_stride, &draws))
+    if (!PyArg_ParseTuple(args, "iKKKKKKKLLLLnn", &level, &token_ids, &positions, &slots, &query_starts, &kv_lengths,
+                          &block_tables, &logit_tokens, &tokens, &sequences, &table_stride, &draws, &first, &count))
         return nullptr;
+    if (first < 0 || count < 1) {
+        PyErr_SetString(PyExc_ValueError, "run needs first >= 0 and count >= 1");
+        return nullptr;
+    }
     const Kernels* table = checked_table(level);
     if (table == nullptr) return nullptr;
     StepBatch batch = {pointer<const int64_t>(token_ids), pointer<const int64_t>(positions),
@@ -157,10 +162,11 @@ PyObject* run(PyObject* self, PyObject* args) {
                        pointer<const int32_t>(kv_lengths), pointer<const int32_t>(block_tables),
                        pointer<const int64_t>(logit_tokens), tokens, sequences, table_stride, draws};
     bool enough;
+    std::size_t next = static_cast<std::size_t>(first);
     Py_BEGIN_ALLOW_THREADS;
-    enough = program_of(self).run(*table, batch);
+    enough = program_of(self).run(*table, batch, next, static_cast<std::size_t>(count));
     Py_END_ALLOW_THREADS;
-    return none_or_no_memory(enough);
+    return enough ? PyLong_FromSize_t(next) : PyErr_NoMemory();
 }
 
 PyObject* make_program(PyTypeObject* type, PyObject*, PyObject*) {
@@ -197,7 +203,7 @@ PyMethodDef methods[] = {
     {"matmul", note<parse_matmul>, METH_VARARGS, "Note a call of matmul."},
     {"embed", note<parse_embed>, METH_VARARGS, "Note a call of embed."},
     {"gather", note<parse_gather>, METH_VARARGS, "Note a call of gather."},
-    {"run", run, METH_VARARGS, "Make the noted calls for a batch; see StepBatch in program.h."},
+    {"run", run, METH_VARARGS, "Make noted calls for a batch; see StepBatch and Program::run in program.h."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -152,3 +152,65 @@ async def test_a_ping_is_answered_whatever_the_interpreter_does(system: rt.Syste
         await last
     with pytest.raises(rt.ActorDied):
         await call
+
+
+class Toiler(rt.BlockingActor):
+    """Works for longer than a handler may take, and says so in between, or does not."""
+
+    stall_after_s = 0.2
+
+    def on_start(self, ctx: rt.Context, handoff: object) -> None:
+        self.ctx = ctx
+
+    @rt.call
+    def toil(self, rounds: int, tells: bool) -> str:
+        for _ in range(rounds):
+            time.sleep(0.05)
+            if tells:
+                self.ctx.progress()
+        return "done"
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_long_handler_that_says_that_it_is_at_work_is_not_stalled(system: rt.System, tells: bool) -> None:
+    """B7: a long step is progress."""
+    actor = await system.spawn(rt.spec(Toiler), name="toiler", where=rt.process())
+    stalls: list[rt.Event] = []
+
+    async def collect() -> None:
+        async for event in system.watch(actor):
+            if isinstance(event, rt.Stalled):
+                stalls.append(event)
+
+    collector = asyncio.ensure_future(collect())
+    call = asyncio.ensure_future(actor.toil(24, tells))
+    await asyncio.sleep(0.1)
+    before, handler = system.progress(actor)
+    assert handler == "toil"
+    assert await call == "done"
+    after, handler = system.progress(actor)
+    assert handler == ""
+    assert after - before >= (15 if tells else 1)
+    assert [event.where for event in stalls if isinstance(event, rt.Stalled)] == ([] if tells else ["handler 'toil'"])
+    collector.cancel()
+
+
+async def test_a_process_is_looked_at_and_killed_in_whatever_state_it_is(system: rt.System) -> None:
+    policy = rt.Restart("permanent", backoff_s=0.01)
+    actor = await system.spawn(rt.spec(Limited), name="limited", where=rt.process(), restart=policy)
+    call = asyncio.ensure_future(actor.hold_the_interpreter())
+    while system.progress(actor)[1] != "hold_the_interpreter":
+        await asyncio.sleep(0.01)
+    assert "in hold_the_interpreter" in await system.stacks(actor)
+    os.kill(system.pids()["limited"], signal.SIGSTOP)
+    await asyncio.sleep(0.1)
+    assert await system.stacks(actor) == "no stacks: the process is stopped by a signal"
+    system.kill(actor, "it hung")
+    with pytest.raises(rt.ActorDied, match="it was killed: it hung") as died:
+        await call
+    assert not died.value.cause.from_outside
+    assert isinstance(await first(system, actor, rt.Ready), rt.Ready)
+    assert await actor.sleep(0.01) == "slept"
+    here = await system.spawn(rt.spec(Limited))
+    with pytest.raises(rt.ActorError, match="cannot be killed: it is down, or in this process"):
+        system.kill(here, "no")

@@ -20,6 +20,7 @@ from ringcast.scheduler.messages import (
 VOCAB_SIZE = 49152
 MAX_MODEL_LEN = 256
 CORE_KILLER = 666  # a prompt that ends in it kills the engine core, each time its row is entered
+HANG = 777  # a prompt that ends in it makes the step hang
 
 
 class CountingWorker(WorkerInterface):
@@ -48,6 +49,8 @@ class CountingWorker(WorkerInterface):
         for new in plan.new_rows:
             if new.token_ids[-1] == CORE_KILLER:
                 _kill_core()
+            while new.token_ids[-1] == HANG:
+                time.sleep(0.01)
             self._last[new.row] = new.token_ids[-1]
         rows = [row for row, sampled in zip(plan.rows, plan.sample, strict=True) if sampled]
         for row in rows:

@@ -61,11 +61,18 @@ def test_it_equals_the_model_call_by_call(family: str, dtype: torch.dtype, tmp_p
         own.prepare(64)
     forward = RecordedPass(recorded.forward, recorder, caches[1], MAX_TOKENS)
     # The second step wants no logits: then nothing behind the cache writes is computed.
+    told = 0
+
+    def on_progress() -> None:
+        nonlocal told
+        told += 1
+
     for batch in batches([[29, 30, 47], [], [0, 2]]):
-        expected, hidden = model.forward(batch, caches[0]), forward(batch)
+        expected, hidden = model.forward(batch, caches[0]), forward(batch, on_progress)
         assert torch.equal(hidden, expected) and hidden.dtype is dtype
         for ours, theirs in zip(caches[1].layers, caches[0].layers, strict=True):
             assert torch.equal(ours.keys, theirs.keys) and torch.equal(ours.values, theirs.values)
+    assert told >= 2, "B7: a pass over many tokens says that it is at work"
 
 
 def test_memory_of_one_layer_serves_the_next(tmp_path: Path) -> None:
