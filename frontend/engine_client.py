@@ -20,7 +20,7 @@ EngineState = Literal["starting", "ready", "stalled", "restarting", "dead"]
 class Health:
     """``ready`` is the only state that takes requests for sure; ``detail`` says in one line what is going on.
 
-    ``stalled``: a part is up and has made no progress for ``EngineArgs.stall_after`` seconds, though a request needs it.
+    ``stalled``: a part is up, a request needs it, and it has made no progress for ``EngineArgs.stall_after`` seconds.
     """
 
     state: EngineState

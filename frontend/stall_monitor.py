@@ -79,8 +79,10 @@ class StallClock:
 
 
 class StallMonitor:
-    """See the module. ``stall_after_s``: without progress for longer, an actor is stalled, which is logged once, with its
-    stacks. ``restart_after_s``: it is killed then, and its supervisor starts it again (None: never).
+    """See the module.
+
+    ``stall_after_s``: without progress for longer, an actor is stalled; that is logged once, with its stacks.
+    ``restart_after_s``: it is killed then, and its supervisor starts it again (None: never).
 
     ``has_work`` says whether there are requests, ``is_up`` whether the actor of that name serves.
     """

@@ -353,7 +353,7 @@ def test_health_tells_the_truth(server: ServerThread, engine: FakeEngine) -> Non
         200,
         "ready",
     )
-    for state in ("starting", "restarting", "dead"):
+    for state in ("starting", "stalled", "restarting", "dead"):
         engine.state = Health(state, "the engine core died")  # type: ignore[arg-type]
         response = httpx.get(f"{server.url}/health")
         assert response.status_code == 503
