@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 from .actor import Actor, BlockingActor, Mailbox, Msg, call, stream
-from .call_context import current_trace, deadline, trace
+from .call_scope import current_trace, deadline, trace
 from .errors import (
     ActorDied,
     ActorError,

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any, Final, Self, final
 
 from ringcast.channels import Doorbell, Inbox, Message, Outbox, RingReader, RingWriter
@@ -11,6 +11,7 @@ from ringcast.channels import Doorbell, Inbox, Message, Outbox, RingReader, Ring
 from .actor import Actor, BlockingActor
 from .async_cell import Begun
 from .call_context import CallContext
+from .call_scope import Block
 from .calls import Calls
 from .cell import Cell, Handler, Panel
 from .delivery import Delivery
@@ -20,6 +21,7 @@ from .origin import Origin
 from .peer import Peer
 
 BUCKETS: Final[int]
+SCOPE: Final[ContextVar[Scope | Block]]  # of the code that runs
 POLL_BATCH: Final[int]  # messages of one inbox at once
 SPIN_S: Final[float]  # how long to poll for more before sleeping, while messages come that close together
 
@@ -81,6 +83,21 @@ class MeterCore:
     def took(self, now: float, arrived_at: float, /) -> None: ...
     def handled_since(self, now: float, began_at: float, /) -> None: ...
 
+def current_context() -> CallContext:
+    """The context of the code that runs."""
+
+@final
+class Scope:
+    """The context of a call, for as long as the call is open; then the empty one."""
+
+    def __new__(cls, context: CallContext) -> Scope: ...
+    @property
+    def context(self) -> CallContext: ...
+    @property
+    def is_open(self) -> bool: ...
+    def close(self) -> None:
+        """The call has ended."""
+
 class CellCore:
     """A mailbox: what arrives, what is taken out, and the end of a handler that succeeded.
 
@@ -118,7 +135,9 @@ class CellCore:
     @property
     def _plain_context(self) -> CallContext: ...
     _panel: Panel | None
-    _current: Incoming | None  # whose handler runs, or waits
+    @property
+    def _current(self) -> Incoming | None:
+        """Whose handler runs, or waits."""
     _arrived: asyncio.Future[None] | None  # of who waits for the next message
     _timer: asyncio.TimerHandle | None  # the deadline of the handler
     _task: asyncio.Task[None] | None  # that serves the mailbox
@@ -138,6 +157,10 @@ class CellCore:
         """The handler of a message that has left the mailbox; see `_take`."""
     def _admit_at_once(self, incoming: Incoming, /) -> Handler | None:
         """The handler of one that does not wait in it; see `_take`."""
+    def _open(self, incoming: Incoming, context: CallContext, /) -> None:
+        """A handler begins: from here on, in this task, calls are made in that context."""
+    def _close(self) -> None:
+        """It has ended, and with it that context, also for tasks that it has made."""
     def _succeeded(self, incoming: Incoming, value: Any, /) -> None:
         """A handler has returned."""
     def _show_idle(self) -> None:

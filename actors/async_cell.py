@@ -16,10 +16,10 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
 from typing import Any
 
-from . import call_context
 from ._native import Incoming
 from .actor import Actor, Descriptor, StreamDescriptor
-from .call_context import EMPTY, beside_handlers
+from .call_context import EMPTY, beside_handlers, inside_handler
+from .call_scope import inside
 from .cell import Cell, Handler, Panel
 from .origin import Origin
 from .producer import StreamProducer
@@ -181,8 +181,8 @@ class AsyncCell(Cell):
     async def _run_inline(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         task = self._task
         assert task is not None
-        if incoming.context is EMPTY and call_context.current() is self._plain_context:
-            self._current = incoming
+        if incoming.context is EMPTY:
+            self._open(incoming, self._plain_context)
         else:
             self._enter(incoming)
         try:
@@ -193,20 +193,16 @@ class AsyncCell(Cell):
         else:
             self._succeeded(incoming, value)
             if self._timer is None and not self._stopping and not task.cancelling():
-                self._current = None  # as `_left` would find, at a third of the cost
+                self._close()  # as `_left` would find, at a third of the cost
             else:
                 await self._settle(None)
 
     def _enter(self, incoming: Incoming) -> None:
-        self._current = incoming
-        if incoming.context is not EMPTY:
-            self._timer = self._start_timer(incoming, self._cancel_current)
-            call_context.enter(self._context_of(incoming))
-        elif call_context.current() is not self._plain_context:
-            call_context.enter(self._plain_context)
+        self._open(incoming, inside_handler(incoming.context, self.actor_id))
+        self._timer = self._start_timer(incoming, self._cancel_current)
 
     def _leave(self) -> None:
-        self._current = None
+        self._close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -266,9 +262,9 @@ class AsyncCell(Cell):
             task.cancel()
 
         timer = self._start_timer(incoming, expire)
-        call_context.enter(beside_handlers(incoming.context))
         try:
-            value = await function(self.actor, *incoming.args, **incoming.kwargs)
+            with inside(beside_handlers(incoming.context)):
+                value = await function(self.actor, *incoming.args, **incoming.kwargs)
         except asyncio.CancelledError as error:
             self._ended_by_cancellation(incoming, DEADLINE if expired else None, error)
         except BaseException as error:
@@ -312,9 +308,9 @@ class AsyncCell(Cell):
         self._streams[key] = producer
 
         async def produce() -> None:
-            call_context.enter(beside_handlers(incoming.context))
             try:
-                await producer.run(items)
+                with inside(beside_handlers(incoming.context)):
+                    await producer.run(items)
             except asyncio.CancelledError as error:
                 self._ended_by_cancellation(incoming, None, error)
             except BaseException as error:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import call_context, platform
+from . import platform
 from ._native import Incoming
 from .actor import BlockingActor, Descriptor, StreamDescriptor
+from .call_scope import inside
 from .cell import Cell, Handler, Panel
 from .origin import Origin, ThreadedOrigin
 from .producer import BlockingProducer
@@ -70,8 +71,8 @@ class BlockingCell(Cell):
         return ran
 
     def _run(self, incoming: Incoming, function: Callable[..., Any]) -> None:
-        self._current, self._cancelled = incoming, False
-        call_context.enter(self._context_of(incoming))
+        self._cancelled = False
+        self._open(incoming, self._context_of(incoming))
         try:
             value = function(self.actor, *incoming.args, **incoming.kwargs)
         except BaseException as error:  # SystemExit of a handler does not end the process
@@ -86,7 +87,7 @@ class BlockingCell(Cell):
             else:
                 self._succeeded(incoming, value)
         finally:
-            self._current = None
+            self._close()
 
     def _start_stream(self, incoming: Incoming, descriptor: Descriptor) -> None:
         assert incoming.call_id is not None and isinstance(descriptor, StreamDescriptor)
@@ -101,9 +102,9 @@ class BlockingCell(Cell):
         self._streams[incoming.origin, incoming.call_id] = (incoming, producer)
 
     def _step_stream(self, key: tuple[Origin, int], incoming: Incoming, producer: BlockingProducer) -> None:
-        call_context.enter(self._context_of(incoming))
         try:
-            goes_on = producer.step()
+            with inside(self._context_of(incoming)):
+                goes_on = producer.step()
         except BaseException as error:
             self._streams.pop(key, None)
             self._failed(incoming, error)

@@ -1,22 +1,11 @@
-"""What a call inherits from the call it is made in: deadline, chain of waiting actors, trace id.
-
-Held in a context variable, so that it follows the code of a handler without being passed along, and put into the header
-of every call that leaves.
+"""What a call inherits from the call it is made in: deadline, chain of waiting actors, trace id. How it is held by the
+code that runs, and for how long, is `call_scope`'s affair.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from .errors import DeadlineExceeded
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any, NamedTuple
 
 
 class CallContext(NamedTuple):
@@ -47,7 +36,6 @@ class CallContext(NamedTuple):
 
 
 EMPTY = CallContext()
-CURRENT: ContextVar[CallContext] = ContextVar("ringcast_call_context", default=EMPTY)
 
 
 def unpack(data: Any) -> CallContext:
@@ -63,9 +51,6 @@ def unpack(data: Any) -> CallContext:
     return CallContext(deadline, tuple(chain), trace, bool(is_retry))
 
 
-current = CURRENT.get  # the context of the code that runs
-
-
 def inside_handler(context: CallContext, actor_id: int) -> CallContext:
     """The context of the calls that a handler of that actor makes on behalf of a call with ``context``."""
     return CallContext(context.deadline, (*context.chain, actor_id), context.trace)
@@ -74,90 +59,3 @@ def inside_handler(context: CallContext, actor_id: int) -> CallContext:
 def beside_handlers(context: CallContext) -> CallContext:
     """The same for what runs beside the handlers: nobody waits for its actor because of it."""
     return context._replace(is_retry=False) if context.is_retry else context
-
-
-def enter(context: CallContext) -> None:
-    """From here on, in this task, calls are made in that context."""
-    if CURRENT.get() is not context:  # setting a variable costs four times as much as reading it
-        CURRENT.set(context)
-
-
-class deadline:  # reads as a statement: async with rt.deadline(0.5):
-    """``async with rt.deadline(seconds):`` everything inside ends by then, here and at every callee.
-
-    Like ``asyncio.timeout``, but the moment travels with the calls: a message that arrives later is not handled, and
-    a handler that runs on is cancelled at its own side. Nested deadlines: the earlier one counts. Raises
-    `DeadlineExceeded`, which is a ``TimeoutError``.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        if seconds != seconds:
-            raise ValueError("deadline(nan): give seconds from now")
-        self._at = time.monotonic() + seconds
-        self._timeout: asyncio.Timeout | None = None
-
-    @staticmethod
-    def current() -> float | None:
-        """The deadline of the code that runs (``time.monotonic()`` seconds), its caller's included; None without."""
-        return CURRENT.get().deadline
-
-    async def __aenter__(self) -> deadline:
-        outer = CURRENT.get()
-        if outer.deadline is not None:
-            self._at = min(self._at, outer.deadline)
-        self._token = CURRENT.set(outer._replace(deadline=self._at))
-        import asyncio  # most of the time that importing this package would take
-
-        self._timeout = asyncio.timeout(self._at - time.monotonic())
-        await self._timeout.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._timeout is not None
-        CURRENT.reset(self._token)
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except DeadlineExceeded:
-            raise
-        except TimeoutError as timeout:
-            raise DeadlineExceeded("waiting for the answer") from timeout
-
-
-class trace:  # reads as a statement: with rt.trace(traceparent):
-    """``with rt.trace(traceparent):`` calls made inside carry this W3C trace id; `current_trace` reads it."""
-
-    def __init__(self, traceparent: str) -> None:
-        self._traceparent = traceparent
-
-    def __enter__(self) -> None:
-        self._token = CURRENT.set(CURRENT.get()._replace(trace=self._traceparent))
-
-    def __exit__(self, *_: object) -> None:
-        CURRENT.reset(self._token)
-
-
-def current_trace() -> str | None:
-    """The W3C traceparent of the call that runs, if it has one."""
-    return CURRENT.get().trace
-
-
-@contextmanager
-def as_retry() -> Iterator[None]:
-    """Calls made inside say that they may repeat an earlier one."""
-    token = CURRENT.set(CURRENT.get()._replace(is_retry=True))
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)
-
-
-@contextmanager
-def for_no_call() -> Iterator[None]:
-    """What is done inside outlasts the call it is done in: it inherits no deadline, no chain, no trace."""
-    token = CURRENT.set(EMPTY)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ringcast.channels import ChannelError
 
-from . import call_context
+from . import call_scope
 from .consumer import StreamReader
 from .errors import ActorDied, ActorError, CallCycle, Cause, DeadlineExceeded, MailboxFull
 from .ref import Ref
@@ -116,7 +116,7 @@ class Calls:
         node = self._node
         route = node.routes.get(ref._actor_id) or self._route_or_raise(ref)
         if route.slot == node.slot:
-            payload, local = b"", Local(CAST, method, args, kwargs, call_context.current())
+            payload, local = b"", Local(CAST, method, args, kwargs, call_scope.current())
             size_bytes = LOCAL_MESSAGE_BYTES
         else:
             payload, local = node.codec.encode((CAST, route.actor_id, method, args, kwargs)), None
@@ -126,7 +126,7 @@ class Calls:
             return None
         outgoing = Outgoing(size_bytes, payload, local, None)
         if wait:
-            outgoing.in_cycle = route.actor_id in call_context.current().chain
+            outgoing.in_cycle = route.actor_id in call_scope.current().chain
             if outgoing.in_cycle and route.state is UP:
                 raise _cycle(route)
             outgoing.sent = node.current_loop().create_future()
@@ -156,7 +156,7 @@ class Calls:
         for waiter in waiters:
             self._last_call_id += 1
             waiter.call_id = self._last_call_id
-        if call_context.current().expired():
+        if call_scope.current().expired():
             for waiter in waiters:
                 waiter.end(None, DeadlineExceeded("before the call was sent"))
         elif not self._broadcast(refs, waiters, method, args, kwargs, reply_from):
@@ -299,7 +299,7 @@ class Calls:
         except ActorDied as error:
             waiter.end(None, error)
             return
-        context = call_context.current()
+        context = call_scope.current()
         if context.deadline is not None and context.expired():
             waiter.end(None, DeadlineExceeded("before the call was sent"))
             return
@@ -345,7 +345,7 @@ class Calls:
             mask |= node.peers[route.slot].mask
         first = waiters[0].call_id if waiters else None
         actor_ids = [route.actor_id for route in routes]
-        context = call_context.current().pack()
+        context = call_scope.current().pack()
         payload = node.codec.encode((GROUP, actor_ids, first, reply_from, method, args, kwargs, context))
         size_bytes = len(payload)
         if not all(route.allows(size_bytes) for route in routes):

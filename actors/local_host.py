@@ -11,11 +11,13 @@ import traceback
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from . import call_context, platform
+from . import platform
 from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import ThreadCell
 from .boot import ROOT_SLOT
+from .call_context import EMPTY
+from .call_scope import inside
 from .context import Context, Watch
 from .directory import Directory
 from .errors import ActorError, Cause, StartFailed
@@ -79,7 +81,7 @@ class TaskHost:
             cell = AsyncCell(actor, child.actor_id, child.name, None)
             self._runner = ActorRunner(self._root, cell, actor)
             ctx = Context(self._owner, ref, child.name, self._incarnation)
-            with call_context.for_no_call():  # as in a process of its own; it lives longer than who spawned it waits
+            with inside(EMPTY):  # as in a process of its own; it lives longer than who spawned it waits
                 await self._runner.prepare(ctx)
                 await self._runner.start(ctx, handoff)
         except asyncio.CancelledError:
@@ -101,7 +103,7 @@ class TaskHost:
         if self._runner is None:
             return None
         try:
-            with call_context.for_no_call():
+            with inside(EMPTY):
                 return await asyncio.wait_for(self._runner.stop(reason), max(timeout_s, STOP_AT_LEAST_S))
         except Exception:  # it has ended all the same, as a process would have; and a restart goes on
             log.exception("on_stop of %r failed", self.child.name)

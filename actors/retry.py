@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
-from . import call_context
+from . import call_scope
 from .actor import Call
 from .errors import ActorDied
 
@@ -23,11 +23,11 @@ def retry(method: Call[P, R], *, attempts: int = 3, backoff_s: float = 0.05) -> 
         raise ValueError(f"retry with attempts={attempts}: at least one is needed")
 
     async def repeated(*args: P.args, **kwargs: P.kwargs) -> R:
-        import asyncio  # see `call_context`
+        import asyncio  # see `call_scope`
 
         for attempt in range(attempts):
             try:
-                with call_context.as_retry():
+                with call_scope.as_retry():
                     answer = method(*args, **kwargs)
                 return await answer
             except ActorDied:

@@ -23,14 +23,15 @@
     X(_refuses) X(_misused) X(_begin_beside) X(_enter) X(_leave) X(_ended_by) X(_waits) X(_was_cancelled) X(_send)    \
     X(_cannot_travel) X(_would_wait_for_itself) X(_undecodable) X(_take_other) X(_gone) X(try_send)                   \
     X(schedule_flush) X(flush) X(ring) X(poll) X(handle_all) X(reader) X(blocked) X(read_link) X(_turn) X(call_soon)  \
-    X(uses_links) X(in_flight) X(spin) X(poll_once) X(_poll_on) X(arm) X(disarm) X(_look_later)
+    X(context) X(uses_links) X(in_flight) X(spin) X(poll_once) X(_poll_on) X(arm) X(disarm) X(_look_later)
 #define NAME_AS_ENUM(name) NAME_##name,
 enum { FOR_EACH_NAME(NAME_AS_ENUM) NUM_NAMES };
 #define NAME(state, name) ((state)->names[NAME_##name])
 
 typedef struct {
-    PyTypeObject *incoming, *meter, *cell, *delivery, *origin, *node, *async_node;
-    PyObject *empty_context, *current_context, *unpack_context; /* of call_context: EMPTY, CURRENT, unpack */
+    PyTypeObject *incoming, *meter, *scope, *cell, *delivery, *origin, *node, *async_node;
+    PyObject *empty_context, *unpack_context; /* of call_context: EMPTY, unpack */
+    PyObject *scope_variable;                 /* the context variable that holds the Scope of the code that runs */
     PyObject *clock_module;                                     /* the dictionary of `time` */
     PyObject *decode_error;
     PyObject *unencodable, *undecodable; /* tuples of exceptions: what ends the call alone */
@@ -70,6 +71,18 @@ PyObject *incoming_call(PyObject *type, PyObject *const *args, size_t flags, PyO
 void meter_took(MeterObject *self, double now, double then);
 void meter_handled(MeterObject *self, double now, double then);
 
+/* ---- scope.c: how long the context of a call counts ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *context; /* NULL once the call has ended; it refers to numbers and texts only */
+} ScopeObject;
+
+PyObject *scope_make(actors_state *state, PyObject *context);
+void scope_close(PyObject *scope);
+/* The context of the code that runs, as a new reference. */
+PyObject *context_now(actors_state *state);
+
 /* ---- cell.c and at_once.c: from a message's arrival to the end of its handler ---- */
 
 /* The fields of cell.Handler. */
@@ -77,7 +90,7 @@ enum { NUMBER, DESCRIPTOR, HANDLER_FUNCTION, IS_STREAM, IS_CONCURRENT, IS_IDEMPO
 
 /* What a cell holds: the first ones are given to the constructor, in this order. */
 enum { ACTOR, ACTOR_ID, ACTOR_NAME, CAPACITY, QUEUE, METER, HANDLERS, PLAIN_CONTEXT, PANEL, NUM_GIVEN };
-enum { RUNNING = NUM_GIVEN, ARRIVED, TIMER, TASK, TASK_CONTEXT, BEGUN, NUM_CELL_PARTS };
+enum { RUNNING = NUM_GIVEN, SCOPE, ARRIVED, TIMER, TASK, TASK_CONTEXT, BEGUN, NUM_CELL_PARTS };
 
 typedef struct {
     PyObject_HEAD
@@ -102,6 +115,9 @@ int cell_advance(CellObject *self, PyObject *number);
 int cell_show_idle(CellObject *self);
 /* The handler of a message that does not wait in the mailbox, as a new reference; None if it is not to be handled. */
 PyObject *cell_admit_at_once(CellObject *self, PyObject *given);
+/* A handler begins: from here on calls are made in `context`; and it has ended. 0, or -1 with an exception. */
+int cell_open(CellObject *self, PyObject *incoming, PyObject *context);
+void cell_close(CellObject *self);
 /* A handler has returned: 0, or -1 with an exception. */
 int cell_succeeded(CellObject *self, IncomingObject *incoming, PyObject *value);
 PyObject *cell_put_and_run(CellObject *self, PyObject *given);
@@ -158,7 +174,7 @@ enum { POLL_BATCH = 128 }; /* messages of one inbox at once */
 
 /* ---- module.c ---- */
 
-extern PyType_Spec incoming_spec, meter_spec, cell_spec, delivery_spec, origin_spec, node_spec, async_node_spec;
+extern PyType_Spec incoming_spec, meter_spec, scope_spec, cell_spec, delivery_spec, origin_spec, node_spec, async_node_spec;
 
 /* NULL with an exception if the module is gone. */
 actors_state *actors_state_of(PyTypeObject *type);

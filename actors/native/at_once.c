@@ -33,22 +33,16 @@ static PyObject *call_handler(CellObject *self, IncomingObject *incoming, PyObje
 /* In the task's context: be inside the handler of that message. */
 static int enter(CellObject *self, PyObject *given, IncomingObject *incoming)
 {
-    PyObject *now = NULL;
-    if (PyContextVar_Get(self->state->current_context, NULL, &now) < 0)
-        return -1;
-    bool is_plain = now == self->parts[PLAIN_CONTEXT] && !has_context(self, incoming);
-    Py_XDECREF(now);
-    if (!is_plain)
+    if (has_context(self, incoming))
         return call_quietly(NAME(self->state, _enter), (PyObject *)self, given, NULL);
-    Py_XSETREF(self->parts[RUNNING], Py_NewRef(given));
-    return 0;
+    return cell_open(self, given, self->parts[PLAIN_CONTEXT]);
 }
 
 static int leave(CellObject *self)
 {
     if (is_set(self->parts[TIMER]))
         return call_quietly(NAME(self->state, _leave), (PyObject *)self, NULL, NULL);
-    Py_XSETREF(self->parts[RUNNING], Py_NewRef(Py_None));
+    cell_close(self);
     return 0;
 }
 

@@ -330,6 +330,45 @@ static PyObject *cell_take(CellObject *self, PyObject *Py_UNUSED(ignored))
     return taken;
 }
 
+/* ---- its handlers ---- */
+
+int cell_open(CellObject *self, PyObject *incoming, PyObject *context)
+{
+    actors_state *state = self->state;
+    PyObject *scope = scope_make(state, context), *token = NULL;
+    if (scope)
+        token = PyContextVar_Set(state->scope_variable, scope);
+    if (!token) {
+        Py_XDECREF(scope);
+        return -1;
+    }
+    Py_DECREF(token);
+    Py_XSETREF(self->parts[SCOPE], scope);
+    Py_XSETREF(self->parts[RUNNING], Py_NewRef(incoming));
+    return 0;
+}
+
+static PyObject *open_for(CellObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "_open takes a message and a context");
+    return !message_of(self, args[0]) || cell_open(self, args[0], args[1]) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+void cell_close(CellObject *self)
+{
+    if (self->parts[SCOPE])
+        scope_close(self->parts[SCOPE]);
+    Py_CLEAR(self->parts[SCOPE]);
+    Py_CLEAR(self->parts[RUNNING]);
+}
+
+static PyObject *close_it(CellObject *self, PyObject *Py_UNUSED(ignored))
+{
+    cell_close(self);
+    Py_RETURN_NONE;
+}
+
 int cell_succeeded(CellObject *self, IncomingObject *incoming, PyObject *value)
 {
     double now = clock_now(self->state);
@@ -364,6 +403,11 @@ static PyMethodDef methods[] = {
     FUNCTION("_take", cell_take, METH_NOARGS,
              "_take() -> tuple[Incoming, Handler | None]\n\nThe next message and its handler; None if it is not to be "
              "handled (the caller has been told)."),
+    FUNCTION("_open", open_for, METH_FASTCALL,
+             "_open(incoming, context)\n\nA handler begins: from here on, in this task, calls are made in that "
+             "context."),
+    FUNCTION("_close", close_it, METH_NOARGS,
+             "_close()\n\nIt has ended, and with it that context, also for tasks that it has made."),
     FUNCTION("_succeeded", succeeded, METH_FASTCALL, "_succeeded(incoming, value)\n\nA handler has returned."),
     FUNCTION("_show_idle", show_idle, METH_NOARGS, "_show_idle()\n\nNo handler runs, and no message waits."),
     {NULL, NULL, 0, NULL},
@@ -381,7 +425,7 @@ static PyMemberDef members[] = {
     PART("_handlers", HANDLERS, READONLY),
     PART("_plain_context", PLAIN_CONTEXT, READONLY),
     PART("_panel", PANEL, 0),
-    PART("_current", RUNNING, 0),
+    PART("_current", RUNNING, READONLY),
     PART("_arrived", ARRIVED, 0),
     PART("_timer", TIMER, 0),
     PART("_task", TASK, 0),

@@ -120,13 +120,13 @@ static int take_others(actors_state *state)
 {
     static const char *const contexts = "ringcast.actors.call_context";
     state->empty_context = attribute_of(contexts, "EMPTY");
-    state->current_context = attribute_of(contexts, "CURRENT");
     state->unpack_context = attribute_of(contexts, "unpack");
+    state->scope_variable = PyContextVar_New("ringcast_call_scope", NULL);
     state->context_keyword = Py_BuildValue("(s)", "context");
     PyObject *time = PyImport_ImportModule("time");
     state->clock_module = time ? Py_NewRef(PyModule_GetDict(time)) : NULL;
     Py_XDECREF(time);
-    if (!state->empty_context || !state->current_context || !state->unpack_context || !state->context_keyword)
+    if (!state->empty_context || !state->unpack_context || !state->scope_variable || !state->context_keyword)
         return -1;
     return state->clock_module ? 0 : -1;
 }
@@ -139,11 +139,13 @@ static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, PyTypeObject 
     return type;
 }
 
-static int add_constants(PyObject *module)
+static int add_constants(PyObject *module, actors_state *state)
 {
     PyObject *spin_s = PyFloat_FromDouble(SPIN_S);
     int added = spin_s ? PyModule_AddObjectRef(module, "SPIN_S", spin_s) : -1;
     Py_XDECREF(spin_s);
+    if (added == 0)
+        added = PyModule_AddObjectRef(module, "SCOPE", state->scope_variable);
     if (added < 0 || PyModule_AddIntConstant(module, "POLL_BATCH", POLL_BATCH) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "BUCKETS", BUCKETS);
@@ -157,6 +159,7 @@ static int add_types(PyObject *module, actors_state *state)
         PyTypeObject **base;
     } types[] = {
         {&state->incoming, &incoming_spec, NULL}, {&state->meter, &meter_spec, NULL},
+        {&state->scope, &scope_spec, NULL},
         {&state->cell, &cell_spec, NULL},         {&state->delivery, &delivery_spec, NULL},
         {&state->origin, &origin_spec, NULL},     {&state->node, &node_spec, NULL},
         {&state->async_node, &async_node_spec, &state->node},
@@ -173,16 +176,16 @@ static int execute(PyObject *module)
     actors_state *state = PyModule_GetState(module);
     if (take_names(state) < 0 || take_errors(state) < 0 || take_others(state) < 0)
         return -1;
-    return add_types(module, state) < 0 ? -1 : add_constants(module);
+    return add_types(module, state) < 0 ? -1 : add_constants(module, state);
 }
 
 /* The state's references, one after another; NULL when there are no more. */
 static PyObject **reference_of(actors_state *state, int number)
 {
     PyObject **references[] = {
-        (PyObject **)&state->incoming, (PyObject **)&state->meter, (PyObject **)&state->cell,
+        (PyObject **)&state->incoming, (PyObject **)&state->meter, (PyObject **)&state->scope, (PyObject **)&state->cell,
         (PyObject **)&state->delivery, (PyObject **)&state->origin, (PyObject **)&state->node,
-        (PyObject **)&state->async_node, &state->empty_context, &state->current_context, &state->unpack_context,
+        (PyObject **)&state->async_node, &state->empty_context, &state->unpack_context, &state->scope_variable,
         &state->context_keyword, &state->clock_module, &state->decode_error, &state->unencodable,
         &state->undecodable, &state->enter_task, &state->leave_task,
     };
@@ -213,6 +216,17 @@ static void release(void *module)
     clear(module);
 }
 
+static PyObject *current_context(PyObject *module, PyObject *Py_UNUSED(ignored))
+{
+    return context_now(PyModule_GetState(module));
+}
+
+static PyMethodDef functions[] = {
+    FUNCTION("current_context", current_context, METH_NOARGS,
+             "current_context() -> CallContext\n\nThe context of the code that runs."),
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 
 struct PyModuleDef actors_module = {
@@ -220,6 +234,7 @@ struct PyModuleDef actors_module = {
     .m_name = "ringcast.actors._native",
     .m_doc = "The way of a message through a node and a mailbox, as far as every message takes it.",
     .m_size = sizeof(actors_state),
+    .m_methods = functions,
     .m_slots = slots,
     .m_traverse = traverse,
     .m_clear = clear,

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ringcast.channels import Codec, EncodeError
 
-from .. import call_context
+from .. import call_scope
 from .._native import Incoming
 from ..actor import Actor, BlockingActor, Call, Stream
 from ..async_cell import AsyncCell
@@ -85,7 +85,7 @@ class _Stage:
     def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_stream: bool) -> None:
         """The message arrives."""
         args, kwargs = self._codec.decode(self._codec.encode((args, kwargs)))
-        context = call_context.current()
+        context = call_scope.current()
         incoming = Incoming(CALL_ID, self._method, args, kwargs, self, LOCAL_MESSAGE_BYTES, context, is_stream)
         self._cell.put(incoming)
 

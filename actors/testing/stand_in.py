@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .. import call_context
+from .. import call_scope
 from ..consumer import StreamReader
 from ..context import Context, Watch
 from ..errors import ActorError
@@ -70,7 +70,7 @@ class _Owner:
             watch.put(event)
 
     def cancelled(self) -> bool:
-        return self.is_cancelled or call_context.current().expired()
+        return self.is_cancelled or call_scope.current().expired()
 
 
 @dataclass(frozen=True, slots=True)
