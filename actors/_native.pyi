@@ -157,6 +157,10 @@ class CellCore:
         """The handler of a message that has left the mailbox; see `_take`."""
     def _admit_at_once(self, incoming: Incoming, /) -> Handler | None:
         """The handler of one that does not wait in it; see `_take`."""
+    def _begin(self, incoming: Incoming, /) -> None:
+        """Its handler begins: ``_enter``, or the same for the empty context."""
+    def _finish(self, incoming: Incoming, value: Any, /) -> bool:
+        """`_succeeded`, and `_close` if nothing else is left to settle: True."""
     def _open(self, incoming: Incoming, context: CallContext, /) -> None:
         """A handler begins: from here on, in this task, calls are made in that context."""
     def _close(self) -> None:

@@ -179,22 +179,14 @@ class AsyncCell(Cell):
             await self._settle(None)
 
     async def _run_inline(self, incoming: Incoming, function: Callable[..., Any]) -> None:
-        task = self._task
-        assert task is not None
-        if incoming.context is EMPTY:
-            self._open(incoming, self._plain_context)
-        else:
-            self._enter(incoming)
+        self._begin(incoming)
         try:
             value = await function(self.actor, *incoming.args, **incoming.kwargs)
         except BaseException as error:
             self._ended_by(incoming, error)
             await self._settle(error)
         else:
-            self._succeeded(incoming, value)
-            if self._timer is None and not self._stopping and not task.cancelling():
-                self._close()  # as `_left` would find, at a third of the cost
-            else:
+            if not self._finish(incoming, value):
                 await self._settle(None)
 
     def _enter(self, incoming: Incoming) -> None:

@@ -18,7 +18,7 @@
 
 /* Names that are looked up: NAME(state, append) is "append", interned. */
 #define FOR_EACH_NAME(X)                                                                                               \
-    X(append) X(pop) X(popleft) X(done) X(cancelled) X(set_result) X(set_exception) X(get_loop) X(reply) X(took)      \
+    X(append) X(pop) X(popleft) X(done) X(cancelled) X(cancelling) X(set_result) X(set_exception) X(get_loop) X(reply) X(took)      \
     X(put) X(put_and_run) X(handle) X(finish) X(origin) X(cells) X(calls) X(monotonic) X(_enqueue) X(_admit)          \
     X(_refuses) X(_misused) X(_begin_beside) X(_enter) X(_leave) X(_ended_by) X(_waits) X(_was_cancelled) X(_send)    \
     X(_cannot_travel) X(_would_wait_for_itself) X(_undecodable) X(_take_other) X(_gone) X(try_send)                   \
@@ -115,8 +115,9 @@ int cell_advance(CellObject *self, PyObject *number);
 int cell_show_idle(CellObject *self);
 /* The handler of a message that does not wait in the mailbox, as a new reference; None if it is not to be handled. */
 PyObject *cell_admit_at_once(CellObject *self, PyObject *given);
-/* A handler begins: from here on calls are made in `context`; and it has ended. 0, or -1 with an exception. */
-int cell_open(CellObject *self, PyObject *incoming, PyObject *context);
+/* A message's handler begins: 0, or -1 with an exception; and it has ended. From here to there calls are made in its
+ * context. */
+int cell_begin(CellObject *self, PyObject *given);
 void cell_close(CellObject *self);
 /* A handler has returned: 0, or -1 with an exception. */
 int cell_succeeded(CellObject *self, IncomingObject *incoming, PyObject *value);

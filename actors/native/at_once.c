@@ -30,14 +30,6 @@ static PyObject *call_handler(CellObject *self, IncomingObject *incoming, PyObje
     return result;
 }
 
-/* In the task's context: be inside the handler of that message. */
-static int enter(CellObject *self, PyObject *given, IncomingObject *incoming)
-{
-    if (has_context(self, incoming))
-        return call_quietly(NAME(self->state, _enter), (PyObject *)self, given, NULL);
-    return cell_open(self, given, self->parts[PLAIN_CONTEXT]);
-}
-
 static int leave(CellObject *self)
 {
     if (is_set(self->parts[TIMER]))
@@ -76,7 +68,7 @@ static int run_in_context(CellObject *self, PyObject *given, PyObject *handler, 
         Py_DECREF(context);
         return -1;
     }
-    if (enter(self, given, incoming) == 0) {
+    if (cell_begin(self, given) == 0) {
         running = call_handler(self, incoming, PyTuple_GET_ITEM(handler, HANDLER_FUNCTION));
         if (running)
             sent = PyIter_Send(running, Py_None, &value);
@@ -117,16 +109,16 @@ static int end_task(actors_state *state, PyObject *arrived)
 static int settle(CellObject *self, PyObject *arrived, PyObject *failure)
 {
     actors_state *state = self->state;
-    int was_cancelled = ask_truth(NAME(state, cancelled), arrived, NULL, NULL);
+    int is_done = ask_truth(NAME(state, done), arrived, NULL, NULL);
+    int was_cancelled = is_done > 0 ? ask_truth(NAME(state, cancelled), arrived, NULL, NULL) : 0;
     PyObject *error = failure ? failure : Py_None;
-    if (was_cancelled < 0 ||
+    if (is_done < 0 || was_cancelled < 0 ||
         (was_cancelled && call_quietly(NAME(state, _was_cancelled), (PyObject *)self, error, NULL) < 0))
         return -1;
     int queued = cell_has_queue(self);
     if (queued < 0 || (!queued && cell_show_idle(self) < 0))
         return -1;
-    int is_done = ask_truth(NAME(state, done), arrived, NULL, NULL);
-    return is_done < 0 ? -1 : !is_done;
+    return !is_done;
 }
 
 /* Run the handler of a message as far as it goes: whether it is over; -1 with an exception. `arrived` is what the task

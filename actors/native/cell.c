@@ -332,7 +332,7 @@ static PyObject *cell_take(CellObject *self, PyObject *Py_UNUSED(ignored))
 
 /* ---- its handlers ---- */
 
-int cell_open(CellObject *self, PyObject *incoming, PyObject *context)
+static int open_scope(CellObject *self, PyObject *incoming, PyObject *context)
 {
     actors_state *state = self->state;
     PyObject *scope = scope_make(state, context), *token = NULL;
@@ -348,11 +348,23 @@ int cell_open(CellObject *self, PyObject *incoming, PyObject *context)
     return 0;
 }
 
+int cell_begin(CellObject *self, PyObject *given)
+{
+    if (has_context(self, (IncomingObject *)given))
+        return call_quietly(NAME(self->state, _enter), (PyObject *)self, given, NULL);
+    return open_scope(self, given, self->parts[PLAIN_CONTEXT]);
+}
+
+static PyObject *begin(CellObject *self, PyObject *given)
+{
+    return !message_of(self, given) || cell_begin(self, given) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 static PyObject *open_for(CellObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "_open takes a message and a context");
-    return !message_of(self, args[0]) || cell_open(self, args[0], args[1]) < 0 ? NULL : Py_NewRef(Py_None);
+    return !message_of(self, args[0]) || open_scope(self, args[0], args[1]) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 void cell_close(CellObject *self)
@@ -389,6 +401,26 @@ static PyObject *succeeded(CellObject *self, PyObject *const *args, Py_ssize_t c
     return incoming && cell_succeeded(self, incoming, args[1]) == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
+/* Whether the task that ran the handler has nothing else to settle; -1 with an exception. */
+static int is_settled(CellObject *self)
+{
+    if (is_set(self->parts[TIMER]) || self->stopping || !is_set(self->parts[TASK]))
+        return 0;
+    int is_cancelled = ask_truth(NAME(self->state, cancelling), self->parts[TASK], NULL, NULL);
+    return is_cancelled < 0 ? -1 : !is_cancelled;
+}
+
+static PyObject *finish(CellObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "_finish takes a message and a value");
+    IncomingObject *incoming = message_of(self, args[0]);
+    int settled = incoming && cell_succeeded(self, incoming, args[1]) == 0 ? is_settled(self) : -1;
+    if (settled > 0)
+        cell_close(self);
+    return settled < 0 ? NULL : PyBool_FromLong(settled);
+}
+
 static PyMethodDef methods[] = {
     FUNCTION("put", cell_put, METH_O, "put(incoming)\n\nAdd a message to the mailbox."),
     FUNCTION("put_and_run", cell_put_and_run, METH_O,
@@ -403,6 +435,9 @@ static PyMethodDef methods[] = {
     FUNCTION("_take", cell_take, METH_NOARGS,
              "_take() -> tuple[Incoming, Handler | None]\n\nThe next message and its handler; None if it is not to be "
              "handled (the caller has been told)."),
+    FUNCTION("_begin", begin, METH_O, "_begin(incoming)\n\nIts handler begins: _enter, or the same for no context."),
+    FUNCTION("_finish", finish, METH_FASTCALL,
+             "_finish(incoming, value) -> bool\n\n_succeeded, and _close if nothing else is left to settle: True."),
     FUNCTION("_open", open_for, METH_FASTCALL,
              "_open(incoming, context)\n\nA handler begins: from here on, in this task, calls are made in that "
              "context."),

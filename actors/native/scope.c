@@ -4,7 +4,7 @@
 
 PyObject *scope_make(actors_state *state, PyObject *context)
 {
-    ScopeObject *self = (ScopeObject *)state->scope->tp_alloc(state->scope, 0);
+    ScopeObject *self = PyObject_New(ScopeObject, state->scope);
     if (self)
         self->context = Py_NewRef(context);
     return (PyObject *)self;
