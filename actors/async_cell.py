@@ -18,7 +18,7 @@ from typing import Any
 
 from ._native import Incoming
 from .actor import Actor, Descriptor, StreamDescriptor
-from .call_context import EMPTY, beside_handlers, inside_handler
+from .call_context import beside_handlers, inside_handler
 from .call_scope import inside
 from .cell import Cell, Handler, Panel
 from .origin import Origin
