@@ -14,6 +14,7 @@ from typing import Any
 
 from .errors import EngineNotReady, TokenizerFailed
 from .input_processor import EncodedParams, EncodedPrompt, EncodeJob, InputProcessor, ParamsJob
+from .threads import in_thread
 
 Job = EncodeJob | ParamsJob
 Result = EncodedPrompt | EncodedParams | Exception
@@ -132,15 +133,13 @@ class _Lane:
 
     async def _work_on(self, batch: list[tuple[_Request, int]]) -> None:
         try:
-            results = await asyncio.to_thread(self._work, [request.jobs[place] for request, place in batch])
+            results = await in_thread(self._work, [request.jobs[place] for request, place in batch])
         except asyncio.CancelledError:  # the end of the loop
             for request, _ in batch:
                 request.all_done.cancel()
             raise
-        except RuntimeError as error:  # the interpreter ends: it starts no threads any more
-            results = [EngineNotReady(f"the program is ending ({error}): nothing can be tokenised any more")] * len(
-                batch
-            )
+        except EngineNotReady as error:
+            results = [error] * len(batch)
         for (request, place), result in zip(batch, results, strict=True):
             request.finish(place, result)
 

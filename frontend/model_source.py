@@ -65,7 +65,10 @@ def resolve_model(name: str, progress: Progress | None = None) -> ModelSource:
 
 
 def _from_path(name: str) -> ModelSource:
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise ModelNotFound(f"no model at {name!r}: {error}; give a path without ~") from error
     if not path.exists():
         raise ModelNotFound(f"no model at {name!r}: there is no such file or folder; {_REMEDY}")
     if path.is_file():

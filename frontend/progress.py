@@ -46,7 +46,7 @@ def download_progress() -> Iterator[Progress]:
 @contextmanager
 def request_progress(total: int, show: bool) -> Iterator[Callable[[], None]]:
     """A callback for each of ``total`` requests that is done; a bar only if ``show`` and stderr is a terminal."""
-    if not show or not sys.stderr.isatty():
+    if not show or sys.stderr is None or sys.stderr.closed or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from types import TracebackType
 
@@ -11,12 +13,17 @@ from .request_state import RequestState
 
 
 class RequestStream:
-    """An admitted request: iterate for its results. Give it up with ``abort``, or by leaving ``async with``."""
+    """An admitted request: iterate for its results. Give it up with ``abort``, or by leaving ``async with``.
+
+    One that is forgotten is aborted when it is collected; one that is held and not read runs to its end, and its
+    results merge.
+    """
 
     def __init__(self, state: RequestState, release: Callable[[RequestState], None]) -> None:
         self._state = state
         self._release = release
         self._ended = False
+        self._loop = asyncio.get_running_loop()
 
     @property
     def request_id(self) -> str:
@@ -48,6 +55,12 @@ class RequestStream:
         """Give up what has not finished; nothing happens if all has."""
         self._ended = True
         self._release(self._state)
+
+    def __del__(self) -> None:
+        """A stream that was forgotten is given up, too. The collector may run on any thread."""
+        if not self._ended:
+            with contextlib.suppress(RuntimeError):  # its loop was closed, and the engine with it
+                self._loop.call_soon_threadsafe(self._release, self._state)
 
     async def __aenter__(self) -> RequestStream:
         return self

@@ -22,6 +22,7 @@ from .engine_client import EngineClient
 from .input_processor import AdmissionLimits, InputProcessor
 from .model_source import resolve_model
 from .request_table import RequestTable
+from .threads import in_thread
 from .tokenizer import Tokenizer, load_tokenizer
 
 
@@ -48,7 +49,7 @@ class Running:
 
 async def find_parts(args: EngineArgs, progress: Progress | None) -> Parts:
     """Find the model's files, downloading them if need be, and make its engine. Starts nothing."""
-    source = await asyncio.to_thread(resolve_model, args.model, progress)
+    source = await in_thread(resolve_model, args.model, progress)
     worker = rt.spec(Worker, args.worker_config(source.path))
     return Parts(Engine(worker, args), lambda: load_tokenizer(source), args.admission_limits())
 
@@ -66,7 +67,7 @@ async def start_parts(parts: Parts) -> Running:
     starting = asyncio.create_task(engine.start(table), name="start the engine")
     try:
         await asyncio.sleep(0)  # the worker's process first
-        tokenizer, decoder = await asyncio.to_thread(load)
+        tokenizer, decoder = await in_thread(load)
         await starting
     except BaseException:
         starting.cancel()

@@ -21,6 +21,10 @@ class WeightCacheError(GpuError):
     """The machine's fault: the converted copy of the weights cannot be written. Loading goes on in memory."""
 
 
+class CacheFolderError(GpuError):
+    """The machine's state, or the user's choice: no folder can be had for ringcast's own files."""
+
+
 class KVCacheMemoryError(GpuError):
     """The machine's fault: the blocks, requests or steps asked for do not fit into the memory that is available."""
 

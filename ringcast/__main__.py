@@ -7,10 +7,15 @@ import sys
 
 def main() -> None:
     """Run the command line; exits with its status."""
+    from ringcast.frontend.cli.streams import finish_output, prepare_streams
+
+    prepare_streams()
     try:
         _run()
     except KeyboardInterrupt:  # before a command has begun; commands take care of it themselves
         sys.exit(130)
+    except SystemExit as end:
+        sys.exit(finish_output(end.code or 0) if isinstance(end.code, int | None) else end.code)
 
 
 def _run() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from dataclasses import dataclass
 
 import typer
 
 from .errors import FAILED
 from .load import LoadResult, LoadTask, make_prompts, only_model, percentile, run_load
+from .streams import tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ def bench(options: BenchOptions, *, as_json: bool) -> None:
         for name, value in figures.items():
             print(f"{name:16} {value:12,.2f}")
     if result.errors:
-        print(f"ringcast: {len(result.errors)} requests failed: {result.errors[0]}", file=sys.stderr)
+        tell(f"{len(result.errors)} requests failed: {result.errors[0]}")
         raise typer.Exit(FAILED)
 
 

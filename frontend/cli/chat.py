@@ -11,6 +11,7 @@ from ..sampling_params import RequestOutputKind, SamplingParams
 from .history import is_line_empty, typed_line, typed_lines
 from .options import SamplingOptions
 from .session import Session
+from .streams import result_stream
 
 DEFAULT_MAX_TOKENS = 512
 _HELP = (
@@ -38,6 +39,7 @@ def chat(
     opening: Messages = [{"role": "system", "content": system}] if system is not None else []
     if once is not None and not once.strip():
         raise InvalidRequest("the message is empty: give it some text", "--once")
+    result_stream()  # there must be one, before anything is loaded
     with Session(args) as session:
         defaults = sampling.params(session.model_defaults(), DEFAULT_MAX_TOKENS)
         params = replace(defaults, output_kind=RequestOutputKind.DELTA)

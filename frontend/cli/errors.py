@@ -14,13 +14,14 @@ from ringcast.gpu.errors import GpuError
 from ringcast.scheduler.errors import SchedulerError
 
 from ..errors import FrontendError
+from .streams import READER_GONE, discard_output, tell
 
 FAILED, INTERRUPTED = 1, 130
 
 
 @contextmanager
 def one_line_errors(debug: bool) -> Iterator[None]:
-    """Turn exceptions into lines and exit codes: 1 for a failure, 130 for Ctrl-C."""
+    """Turn exceptions into lines and exit codes: 1 for a failure, 130 for Ctrl-C, 141 when nobody reads stdout."""
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.ERROR, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
@@ -31,9 +32,8 @@ def one_line_errors(debug: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # The reader of our output is gone. Python would complain once more when it flushes stdout at the end.
-        sys.stdout = None
-        raise typer.Exit(FAILED) from None
+        discard_output()
+        raise typer.Exit(READER_GONE) from None
     except (FrontendError, SchedulerError, GpuError, rt.ActorError, OSError) as error:
         if debug:
             raise
@@ -45,12 +45,12 @@ def one_line_errors(debug: bool) -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{error.filename}: {error.strerror}"  # without [Errno 2] and quotes
+    if isinstance(error, OSError) and error.strerror is not None:  # without [Errno 2] and quotes
+        return f"{'cannot write the result' if error.filename is None else error.filename}: {error.strerror}"
     return str(error).strip().partition("\n")[0]
 
 
 def fail(line: str) -> None:
     """Print a line for the user and exit with 1."""
-    print(f"ringcast: {line}", file=sys.stderr, flush=True)
+    tell(line)
     raise typer.Exit(FAILED)

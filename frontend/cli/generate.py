@@ -22,6 +22,7 @@ from .options import SamplingOptions
 from .paths import check_writable
 from .prompts import Prompt, read_prompts
 from .session import Session
+from .streams import result_stream, tell
 
 DEFAULT_MAX_TOKENS = 128
 
@@ -58,16 +59,16 @@ def generate(
 
         num_failed = 0
 
-        def tell(index: int, result: RequestOutput | FrontendError) -> None:
+        def write(index: int, result: RequestOutput | FrontendError) -> None:
             nonlocal num_failed
             num_failed += isinstance(result, FrontendError)
             _write(out, index, prompts[index], result, as_json)
 
         with request_progress(len(prompts), show=not quiet) as advance:
             params = replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            session.all_of(prompts, params, tell, advance)
+            session.all_of(prompts, params, write, advance)
     if num_failed:
-        print(f"ringcast: {num_failed} of {len(prompts)} prompts failed", file=sys.stderr)
+        tell(f"{num_failed} of {len(prompts)} prompts failed")
         raise typer.Exit(FAILED)
 
 
@@ -76,7 +77,7 @@ def _write(out: TextIO, index: int, prompt: Prompt, result: RequestOutput | Fron
     if isinstance(result, FrontendError):
         line = {"index": index, "prompt": prompt, "error": str(result)}
         if not as_json:
-            print(f"ringcast: prompt {index}: {result}", file=sys.stderr)
+            tell(f"prompt {index}: {result}")
     else:
         answer = result.outputs[0]
         line = {
@@ -90,7 +91,8 @@ def _write(out: TextIO, index: int, prompt: Prompt, result: RequestOutput | Fron
         if not as_json:
             out.write(answer.text + "\n")
     if as_json:
-        out.write(json.dumps(line, ensure_ascii=False) + "\n")
+        is_utf8 = (out.encoding or "utf-8").lower().replace("-", "") == "utf8"
+        out.write(json.dumps(line, ensure_ascii=not is_utf8) + "\n")
     out.flush()
 
 
@@ -100,7 +102,8 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
     in it until there is an engine to replace it.
     """
     if path is None:
-        yield sys.stdout
+        yield result_stream()
         return
-    with path.open("a") as file:
+    # What is no Unicode text, half of a surrogate pair, is escaped, as on stdout: in a line of JSON that is its form.
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         yield file

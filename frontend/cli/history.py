@@ -16,9 +16,12 @@ log = logging.getLogger("ringcast.cli")
 
 
 def history_path() -> Path:
-    """Where the XDG base directories put a program's state."""
+    """Where the XDG base directories put a program's state. `OSError` if there is no home folder."""
     folder = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(folder).expanduser() / "ringcast" / "chat_history"
+    try:
+        return Path(folder).expanduser() / "ringcast" / "chat_history"
+    except RuntimeError as error:
+        raise OSError(f"{error}: set HOME or XDG_STATE_HOME") from error
 
 
 def is_line_empty() -> bool:
@@ -51,7 +54,12 @@ def typed_lines(kept: bool) -> Iterator[None]:
     if not kept:
         yield
         return
-    path = history_path()
+    try:
+        path = history_path()
+    except OSError as error:
+        log.warning("the lines that you type cannot be kept: %s", error)
+        yield
+        return
     try:
         if path.exists():
             readline.read_history_file(path)

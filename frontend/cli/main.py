@@ -17,7 +17,8 @@ app = typer.Typer(
     name="ringcast",
     help="LLM inference on shared-memory rings: generate, chat, serve.\n\n"
     "Every option can be given as RINGCAST_OPTION_NAME, too; those of generate, chat and serve in a --config file.\n\n"
-    "Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 stopped by Ctrl-C.",
+    "Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 stopped by Ctrl-C, "
+    "141 nobody reads its output.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -271,9 +272,10 @@ def models(debug: Debug = False) -> None:
 @app.command(cls=Command)
 def version() -> None:
     """Print ringcast's version."""
-    import ringcast
+    with one_line_errors(debug=False):
+        import ringcast
 
-    print(ringcast.__version__)
+        print(ringcast.__version__)
 
 
 def _need(packages: tuple[str, ...]) -> None:

@@ -37,12 +37,15 @@ def _text(file: Path | None, *, is_asked_for: bool) -> tuple[str, str]:
     if file is not None:
         check_readable(file, "--file")
         try:
-            return file.read_text(), str(file)
+            return file.read_text(encoding="utf-8"), str(file)
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"{file} is not UTF-8 text: {error}", "file") from error
-    if not is_asked_for and sys.stdin.isatty():
+    if sys.stdin is None or (not is_asked_for and sys.stdin.isatty()):
         raise typer.BadParameter("give a prompt or --file, or pipe one in", param_hint="PROMPT")
-    return sys.stdin.read(), "stdin"
+    try:
+        return sys.stdin.read(), "stdin"
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"stdin is no text: {error}", "stdin") from error
 
 
 def _lines(text: str, where: str) -> Iterator[Prompt]:

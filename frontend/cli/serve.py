@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 from ..async_llm import AsyncLLM
 from ..engine_args import EngineArgs
@@ -12,6 +11,7 @@ from ..progress import download_progress
 from ..server.run import address_of, listen, run_server
 from ..server.settings import ServerSettings
 from .stop_signals import StopSignals
+from .streams import tell
 
 
 def serve(
@@ -27,7 +27,7 @@ def serve(
     """Serve until a signal. Raises what kept the engine from starting, or ended it."""
     with StopSignals() as signals:
         _serve(args, host, port, served_model_name, drain_timeout_s, settings, log_level, signals)
-    _tell("stopped")
+    tell("stopped")
 
 
 def _serve(
@@ -48,7 +48,7 @@ def _serve(
         resolve_model(args.model, progress)
     name = served_model_name or args.model
     _set_title(f"ringcast: serve {name} on {address}")
-    _tell(f"loading {args.model}; {address}/health says when it is ready")
+    tell(f"loading {args.model}; {address}/health says when it is ready")
 
     from ..server.app import create_app
 
@@ -58,7 +58,7 @@ def _serve(
             AsyncLLM(args),
             model=name,
             settings=settings,
-            on_started=lambda: _tell(f"ready: {name!r} on {address}/v1"),
+            on_started=lambda: tell(f"ready: {name!r} on {address}/v1"),
             on_failed=failed,
         ),
         drain_timeout_s=drain_timeout_s,
@@ -66,10 +66,6 @@ def _serve(
     )
     if failure is not None:
         raise failure
-
-
-def _tell(line: str) -> None:
-    print(f"ringcast: {line}", file=sys.stderr, flush=True)
 
 
 def _set_title(title: str) -> None:

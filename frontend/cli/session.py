@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -19,6 +18,7 @@ from ..model_source import resolve_model
 from ..outputs import RequestMetrics, RequestOutput
 from ..progress import download_progress
 from ..sampling_params import SamplingParams
+from .streams import result_stream
 
 _MOST_UNDER_WAY = 512
 
@@ -54,7 +54,7 @@ class Session:
 
     def say(self, prompt: str | Sequence[Message], params: SamplingParams, out: TextIO | None = None) -> Answer:
         """Print the answer to ``out`` (None: stdout) as it comes."""
-        return self._thread.run(self._say(prompt, params, out or sys.stdout))
+        return self._thread.run(self._say(prompt, params, out or result_stream()))
 
     def all_of(
         self,
@@ -89,10 +89,13 @@ class Session:
                 on_result(num_told, results.pop(num_told))
                 num_told += 1
 
-        async with asyncio.TaskGroup() as group:
-            for index in range(len(prompts)):
-                await places.acquire()
-                group.create_task(run(index))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(prompts)):
+                    await places.acquire()
+                    group.create_task(run(index))
+        except ExceptionGroup as errors:  # the first one ended the others
+            raise errors.exceptions[0] from None
 
     async def _one_of(self, prompt: str | Sequence[Message], params: SamplingParams) -> RequestOutput | FrontendError:
         try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from types import FrameType, TracebackType
+
+from .streams import tell
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -43,7 +44,8 @@ class StopSignals:
         if self._stopping:
             os._exit(128 + number)
         self._stopping = True
-        print("ringcast: stopping; once more to stop at once", file=sys.stderr, flush=True)
+        if self._stop is not None:
+            self._stop()
+        tell("stopping; once more to stop at once")
         if self._stop is None:
             raise SystemExit(0)
-        self._stop()

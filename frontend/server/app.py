@@ -76,6 +76,7 @@ def create_app(
     service = Service(llm, name, settings.max_prompts_per_request)
     created = int(time.time())
     traffic = Traffic()
+    is_closing = False  # by ourselves: no failure
 
     async def live() -> None:
         try:
@@ -84,6 +85,8 @@ def create_app(
                 on_started()
             raise EngineDead(await llm.wait_dead())
         except Exception as error:
+            if is_closing:
+                return
             if on_failed is not None:
                 on_failed(error)
             else:
@@ -92,6 +95,8 @@ def create_app(
     async def drain(timeout_s: float) -> None:
         if not await traffic.drain(timeout_s):
             log.warning("%d requests are cut off: they did not end within %g s", traffic.in_flight, timeout_s)
+            nonlocal is_closing
+            is_closing = True
             await llm.close()  # each of them is told
 
     @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from ..async_llm import AsyncLLM
 from ..errors import InvalidRequest
 from ..parameter_checks import below, token_ids
+from ..threads import in_thread
 from .protocol import ChatMessage, check_continued, plain_messages
 
 _PIECE = 8192  # items of a list that are encoded in one go
@@ -77,7 +77,7 @@ async def tokenize(llm: AsyncLLM, body: TokenizeRequest) -> Response:
     else:
         ids = []
     text_of = llm.decoder.token_text if body.return_token_strs else None
-    return await asyncio.to_thread(_tokens, ids, llm.info().max_model_len, text_of)
+    return await in_thread(_tokens, ids, llm.info().max_model_len, text_of)
 
 
 def _tokens(ids: list[int], max_model_len: int, text_of: Callable[[int], str] | None) -> Response:
@@ -101,7 +101,7 @@ async def detokenize(llm: AsyncLLM, body: DetokenizeRequest) -> Response:
         below("tokens", body.tokens, llm.info().vocab_size)
         return llm.tokenizer.decode(body.tokens, skip_special_tokens=False)
 
-    return JSONResponse({"prompt": await asyncio.to_thread(text)})
+    return JSONResponse({"prompt": await in_thread(text)})
 
 
 def tokenizer_info(llm: AsyncLLM) -> dict[str, Any]:
