@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from .child_command import set_executable
     from .child_output import Output
     from .child_settings import ChildLogging
+    from .connection import Remote, connect
     from .context import Context, Watch
     from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
     from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
     from .placement import Restart, Spec, Where, here, process, spec
     from .program import run
+    from .serving import Serving, serve
     from .statistics import MailboxStatistics, NodeStatistics
     from .supervisor import Supervisor
     from .system import System
@@ -50,8 +52,10 @@ else:
         "Ok": "group",
         "Output": "child_output",
         "Ready": "events",
+        "Remote": "connection",
         "Restart": "placement",
         "Restarting": "events",
+        "Serving": "serving",
         "Spec": "placement",
         "Stalled": "events",
         "Stopped": "events",
@@ -59,11 +63,13 @@ else:
         "System": "system",
         "Watch": "context",
         "Where": "placement",
+        "connect": "connection",
         "here": "placement",
         "metrics": "figures",
         "process": "placement",
         "prometheus_text": "figures",
         "run": "program",
+        "serve": "serving",
         "set_executable": "child_command",
         "spec": "placement",
     }
@@ -109,9 +115,11 @@ __all__ = [
     "Ok",
     "Output",
     "Ready",
+    "Remote",
     "RemoteError",
     "Restart",
     "Restarting",
+    "Serving",
     "Spec",
     "Stalled",
     "StartFailed",
@@ -121,6 +129,7 @@ __all__ = [
     "Watch",
     "Where",
     "call",
+    "connect",
     "current_trace",
     "deadline",
     "here",
@@ -129,6 +138,7 @@ __all__ = [
     "prometheus_text",
     "retry",
     "run",
+    "serve",
     "set_executable",
     "spec",
     "stream",

@@ -14,7 +14,7 @@ from typing import Any
 from ringcast.channels.codec import message
 
 ROOT_SLOT = 0
-BOARD_FREE, BOARD_STARTING, BOARD_READY, BOARD_SPARE = range(4)  # a slot's state on the board
+BOARD_FREE, BOARD_STARTING, BOARD_READY, BOARD_SPARE, BOARD_CONNECTED = range(5)  # a slot's state on the board
 CPUS_VARIABLE = "RINGCAST_CPUS"  # in a child's environment: the processors that it keeps to
 
 

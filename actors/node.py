@@ -264,16 +264,28 @@ class Node(NodeCore, ABC):
 
     def peer_died(self, slot: int, cause: Cause) -> None:
         """Proof of death arrived: take what it had committed, then forget it."""
+        if (peer := self._take_last(slot)) is not None:
+            self.outbox.evict(peer.reader_slot)
+            self._forget(peer, cause)
+
+    def part_from(self, slot: int, cause: Cause) -> None:
+        """We stop sending to a process that lives: as `peer_died`, but it may still read what it has been sent."""
+        if (peer := self._take_last(slot)) is not None:
+            self._forget(peer, cause)
+
+    def _take_last(self, slot: int) -> Peer | None:
+        """Take what a peer had committed; it is none any longer."""
         peer = self.peers.pop(slot, None)
-        if peer is None:
-            return
-        self.unwatch_link(peer)
-        self._read_frames(peer)
-        if peer.inbox is not None:
-            while self.delivery.handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
-                pass
-        self.outbox.evict(peer.reader_slot)
-        for route in [r for r in self.routes.values() if r.slot == slot]:
+        if peer is not None:
+            self.unwatch_link(peer)
+            self._read_frames(peer)
+            if peer.inbox is not None:
+                while self.delivery.handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
+                    pass
+        return peer
+
+    def _forget(self, peer: Peer, cause: Cause) -> None:
+        for route in [r for r in self.routes.values() if r.slot == peer.slot]:
             self.route_down(route.actor_id, cause)
         for cell in self.cells.values():
             cell.forget(peer.origin)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from .launch import ChildProcess
     from .process_host import ProcessHost
+    from .serving import Guest
 
 MAX_PROCESSES = 64
 
@@ -50,6 +51,7 @@ class RootNode(AsyncNode):
         self.ring_bytes = ring_bytes
         self.children = children
         self.hosts: dict[int, ProcessHost] = {}
+        self.guests: dict[int, Guest] = {}  # programs that came by name, by slot
         self._directory = directory
         self._free_slots = list(range(MAX_PROCESSES - 1, ROOT_SLOT, -1))
         self._bell_fds: dict[int, int] = {}  # by slot
@@ -62,6 +64,9 @@ class RootNode(AsyncNode):
 
     def close(self) -> None:
         """Let go of the shared memory, even if references to actors live on. Every child is gone by now."""
+        for guest in list(self.guests.values()):
+            guest.ask_to_leave("the system stops")
+            guest.forget(Cause("the system stops"))
         self.stop()
         for process in self._with_lines:
             process.flush_output()
@@ -136,6 +141,8 @@ class RootNode(AsyncNode):
             self.suspect(*self.codec.decode(frame.payload))
         elif frame.kind == FrameKind.WATCH:
             self._answer_watch(peer, *self.codec.decode(frame.payload))
+        elif peer.slot in self.guests:
+            self.guests[peer.slot].on_frame(peer, frame)
         else:
             self.hosts[peer.slot].on_frame(peer, frame)
 
@@ -167,9 +174,9 @@ class RootNode(AsyncNode):
         ends = Link.pair()
         self._introduced.add(pair)
         for to, about, end in ((one, other, ends[0]), (other, one, ends[1])):
-            host = self.hosts[about]
+            host = self.guests.get(about) or self.hosts[about]
             fds = (*host.fds_for_introduction(), end.fileno())
-            self.send_frame(self.peers[to], FrameKind.CONNECT, (about, host.child.name), fds)
+            self.send_frame(self.peers[to], FrameKind.CONNECT, (about, self.peers[about].name), fds)
             end.close()
 
     def _answer_watch(self, peer: Peer, number: int, actor_id: int) -> None:

@@ -16,10 +16,15 @@ from typing import Final, NoReturn
 
 from ringcast.channels import Board, ChannelError
 
-from .boot import BOARD_READY, BOARD_SPARE, BOARD_STARTING, ROOT_SLOT
+from .boot import BOARD_CONNECTED, BOARD_READY, BOARD_SPARE, BOARD_STARTING, ROOT_SLOT
 
 BOARD_FILES: Final = ("/dev/shm/#", "/memfd:ringcast")  # what a segment's descriptor is called
-STATES: Final = {BOARD_STARTING: "starting", BOARD_READY: "ready", BOARD_SPARE: "spare"}
+STATES: Final = {
+    BOARD_STARTING: "starting",
+    BOARD_READY: "ready",
+    BOARD_SPARE: "spare",
+    BOARD_CONNECTED: "connected",  # a program that came by name
+}
 
 
 @dataclass(frozen=True, slots=True)
