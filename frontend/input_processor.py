@@ -13,6 +13,7 @@ from typing import Any, NotRequired, TypedDict
 
 from ringcast.scheduler.messages import AddRequest, EngineInfo, SamplingRule, StopRule
 
+from .bad_words import BadWords
 from .errors import FrontendError, InvalidRequest, TokenizerFailed
 from .parameter_checks import below, integer
 from .sampling_params import SamplingParams
@@ -118,6 +119,7 @@ class InputProcessor:
 
     def __init__(self, tokenizer: Tokenizer, limits: AdmissionLimits | None = None) -> None:
         self._tokenizer = tokenizer
+        self._bad_words = BadWords(tokenizer)
         self._limits = limits or AdmissionLimits()
 
     def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> EncodedPrompt:
@@ -316,17 +318,7 @@ class InputProcessor:
             )
 
     def _bad_word_ids(self, params: SamplingParams, vocab_size: int) -> list[list[int]]:
-        """Every way in which a bad word begins a text or follows a space."""
-        sequences: dict[tuple[int, ...], None] = {}
-        for word in params.bad_words or ():
-            for text in (word.lstrip(), " " + word.lstrip()):
-                try:
-                    token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-                except InvalidRequest as error:
-                    raise InvalidRequest(f"bad_words: {error}", "bad_words") from error
-                if token_ids and max(token_ids) < vocab_size:
-                    sequences[tuple(token_ids)] = None
-        return [list(sequence) for sequence in sequences]
+        return self._bad_words.sequences(params.bad_words or (), vocab_size)
 
 
 def _check_something_is_left(
@@ -335,7 +327,8 @@ def _check_something_is_left(
     """The rules together must not forbid every token: the engine could draw nothing and had to end the request."""
     if not params.allowed_token_ids and not params.bad_words and not params.min_tokens:
         return
-    forbidden = {sequence[-1] for sequence in bad_words}
+    # A word of several tokens forbids the last of them only behind the others.
+    forbidden = {sequence[0] for sequence in bad_words if len(sequence) == 1}
     if params.min_tokens:
         forbidden.update(eos_token_ids, params.stop_token_ids or ())
     candidates = params.allowed_token_ids or range(info.vocab_size)
