@@ -24,9 +24,9 @@ class BadWords:
         """Every sequence of token ids below ``vocab_size`` whose last id must not follow the others.
 
         As in vLLM a word is forbidden with and without a space before it, whether or not it is given with one; beyond
-        that also in the middle of a text, where some tokenizers write it otherwise than at the beginning. White space is
-        forbidden wherever it stands in the text, whatever the tokens are of which it is a part. `InvalidRequest` for a
-        word that the tokenizer cannot spell, or white space that too many tokens contain.
+        that also in the middle of a text, where some tokenizers write it otherwise than at the beginning. White space
+        is forbidden wherever it stands in the text, whatever the tokens are of which it is a part. `InvalidRequest` for
+        a word that the tokenizer cannot spell, or white space that too many tokens contain.
         """
         found: dict[tuple[int, ...], None] = {}
         for word in words:
@@ -65,8 +65,8 @@ class BadWords:
         found = [*itertools.islice(self._sequences_over(wanted), MAX_SEQUENCES + 1)]
         if len(found) > MAX_SEQUENCES:
             raise InvalidRequest(
-                f"bad_words holds {space!r}, which the model's tokens spell in more than {MAX_SEQUENCES} ways: leave it "
-                "out, and use stop to end an answer there",
+                f"bad_words holds {space!r}, which the model's tokens spell in more than {MAX_SEQUENCES} ways: leave "
+                "it out, and use stop to end an answer there",
                 "bad_words",
             )
         return found
