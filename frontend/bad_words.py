@@ -29,8 +29,8 @@ class BadWords:
         a word that the tokenizer cannot spell, or white space that too many tokens contain.
         """
         found: dict[tuple[int, ...], None] = {}
-        for word in words:
-            spellings = [*self._spellings(word)]
+        words = list(words)
+        for word, spellings in zip(words, self._spellings(words), strict=True):
             if not spellings:
                 raise InvalidRequest(
                     f"bad_words holds {word!r}, which the model's tokenizer cannot spell: leave it out", "bad_words"
@@ -38,24 +38,29 @@ class BadWords:
             found.update(dict.fromkeys(spelling for spelling in spellings if max(spelling) < vocab_size))
         return [list(sequence) for sequence in found if not _is_implied(sequence, found)]
 
-    def _spellings(self, word: str) -> Iterator[tuple[int, ...]]:
-        bare = word.lstrip()
-        if not bare:
-            yield from self._covers(word)
-            return
-        for text in (bare, " " + bare):
-            for token_ids in (self._encode(text), self._behind(text)):
-                if token_ids and not self._unknown_ids.intersection(token_ids):
-                    yield token_ids
+    def _spellings(self, words: Sequence[str]) -> list[list[tuple[int, ...]]]:
+        """Of each word, at the beginning of a text and in the middle of one, with and without a space before it."""
+        texts = [text for word in words if (bare := word.lstrip()) for text in (bare, " " + bare)]
+        if not texts:
+            return [self._covers(word) for word in words]
+        (before,) = self._encode([_BEFORE])
+        at_beginning, behind = self._encode(texts), self._encode([_BEFORE + text for text in texts])
+        encoded = iter(zip(at_beginning, behind, strict=True))
+        spellings: list[list[tuple[int, ...]]] = []
+        for word in words:
+            if not word.lstrip():
+                spellings.append(self._covers(word))
+                continue
+            found: list[tuple[int, ...]] = []
+            for alone, whole in itertools.islice(encoded, 2):
+                # Where it merges with what stands before it there is no other spelling in the middle of a text.
+                found += [alone, whole[len(before) :] if whole[: len(before)] == before else ()]
+            spellings.append([ids for ids in found if ids and not self._unknown_ids.intersection(ids)])
+        return spellings
 
-    def _behind(self, text: str) -> tuple[int, ...]:
-        """The ids of ``text`` in the middle of another one; none where it merges with what stands before it."""
-        before, whole = self._encode(_BEFORE), self._encode(_BEFORE + text)
-        return whole[len(before) :] if whole[: len(before)] == before else ()
-
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def _encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         try:
-            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            return [tuple(ids) for ids in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
         except InvalidRequest as error:
             raise InvalidRequest(f"bad_words: {error}", "bad_words") from error
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidRequest, ModelUnusable
+from .message_content import with_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -39,13 +40,18 @@ class ChatTemplate:
     ) -> str:
         """The prompt. ``variables`` are the caller's template arguments, plain JSON data.
 
-        ``continue_final_message``: it ends where the last message's text ends. `InvalidRequest` when the template
-        refuses the messages, `ModelUnusable` when it is broken.
+        A content that is a list of text parts becomes one text. ``continue_final_message``: the prompt ends where the
+        last message's text ends. `InvalidRequest` when the template refuses the messages, `ModelUnusable` when it is
+        broken.
         """
         import jinja2
 
         if not messages:
             raise InvalidRequest("messages is empty: a chat needs at least one message", "messages")
+        messages = [
+            with_text(message, index) if isinstance(message, Mapping) else message
+            for index, message in enumerate(messages)
+        ]
         open_end = _open_end(messages, add_generation_prompt) if continue_final_message else None
         if open_end is not None:
             messages = [*messages[:-1], {**messages[-1], "content": open_end + _MARK}]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
+_CONTEXT_TOKENS = 6  # of the prompt that stand before an answer while it is decoded
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -44,9 +46,17 @@ class TextDecoder:
         self._has_byte_tokens = "ByteFallback" in kinds
         self._bytes_of: dict[int, bytes] = {}  # of tokens that were asked for
 
-    def start(self, *, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True) -> Detokenizer:
-        """A detokenizer at the beginning of an answer.
+    def start(
+        self,
+        *,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> Detokenizer:
+        """A detokenizer at the beginning of an answer to this prompt.
 
+        Its text is the decode of prompt and answer without the decode of the prompt: behind one, a decoder that strips
+        the space at the beginning of a text has nothing to strip.
         Some decoders put spaces before special tokens; without ``spaces_between_special_tokens`` one that follows
         another has none.
         """
@@ -54,7 +64,7 @@ class TextDecoder:
         if self._table is not None:
             return _ByteDetokenizer(self._table, skipped)
         joined = {} if skip_special_tokens or spaces_between_special_tokens else self._added
-        return _WindowDetokenizer(self._tokenizer, skipped, joined)
+        return _WindowDetokenizer(self._tokenizer, skipped, joined, self._end_of(prompt_token_ids, skipped))
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that one token stands for in the middle of a text; none if the tokenizer does not know it."""
@@ -68,6 +78,22 @@ class TextDecoder:
     def token_text(self, token_id: int) -> str:
         """`token_bytes` as text; what is no text is U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def _end_of(self, prompt_token_ids: Sequence[int], skipped: frozenset[int]) -> list[int]:
+        """The last tokens of a prompt, as many as its end may depend on; from the beginning of a character on."""
+        tail: list[int] = []
+        for token_id in reversed(prompt_token_ids):
+            if token_id in skipped:
+                continue
+            tail.insert(0, token_id)
+            is_inside = self._has_byte_tokens and self._continues_a_character(token_id)
+            if len(tail) >= _CONTEXT_TOKENS and not (is_inside and len(tail) < _CONTEXT_TOKENS + 3):
+                break
+        return tail
+
+    def _continues_a_character(self, token_id: int) -> bool:
+        match = _BYTE_TOKEN.fullmatch(self._tokenizer.backend.id_to_token(token_id) or "")
+        return match is not None and 0x80 <= int(match[1], 16) < 0xC0
 
     def _bytes_in_context(self, token_id: int) -> bytes:
         token = self._tokenizer.backend.id_to_token(token_id)
@@ -112,12 +138,14 @@ class _WindowDetokenizer:
 
     __slots__ = ("_ids", "_joined", "_read", "_skipped", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], joined: dict[int, str]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skipped: frozenset[int], joined: dict[int, str], before: list[int]
+    ) -> None:
         self._tokenizer = tokenizer
         self._skipped = skipped
         self._joined = joined  # tokens that follow each other as they are written, without what a decoder adds
-        self._ids: list[int] = []
-        self._read = 0  # ids before it are out
+        self._ids = before
+        self._read = len(before)  # ids before it are out
 
     def push(self, token_id: int) -> str:
         if token_id in self._skipped:

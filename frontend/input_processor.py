@@ -52,7 +52,8 @@ class EncodedPrompt:
     token_ids: list[int]
     param: str = "prompt"
     cache_salt: str | None = None
-    is_truncated: bool = False  # ``token_ids`` are the end of the text's
+    is_truncated: bool = False  # the beginning of the text was cut off
+    edges: tuple[int, int] = (0, 0)  # how many special tokens stand around the text, in front and behind
     largest_id: int | None = None  # of ``token_ids``, where it is known
 
 
@@ -198,6 +199,7 @@ class InputProcessor:
         try:
             texts = [prompt.text or "" for prompt in prompts]
             all_ids = self._tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+            edges = self._tokenizer.special_edges if add_special_tokens else (0, 0)
         except (InvalidRequest, TokenizerFailed) as error:
             if len(places) > 1:
                 for place in places:
@@ -208,7 +210,7 @@ class InputProcessor:
                 results[places[0]] = error
             return
         for place, prompt, token_ids in zip(places, prompts, all_ids, strict=True):
-            results[place] = replace(prompt, token_ids=token_ids)
+            results[place] = replace(prompt, token_ids=token_ids, edges=edges)
 
     def default_params(self) -> SamplingParams:
         """For callers that give none: the model's own defaults, else the neutral ones."""
@@ -342,13 +344,21 @@ def _check_something_is_left(
 
 
 def _truncated(prompt: EncodedPrompt, params: SamplingParams, max_model_len: int) -> EncodedPrompt:
-    """The last tokens of a prompt that is longer than ``truncate_prompt_tokens``."""
+    """The last tokens of a prompt that is longer than ``truncate_prompt_tokens``, and the special ones around it."""
     most = params.truncate_prompt_tokens
     if most == -1:
         most = max(1, max_model_len - (params.max_tokens or 1))
     if most is None or len(prompt.token_ids) <= most:
         return prompt
-    return replace(prompt, token_ids=prompt.token_ids[-most:], is_truncated=True)
+    before, behind = prompt.edges
+    if most < before + behind:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {most}, but the model puts {before + behind} special tokens around a text: ask "
+            "for more, or set add_special_tokens to false",
+            "truncate_prompt_tokens",
+        )
+    ids = prompt.token_ids
+    return replace(prompt, token_ids=ids[:before] + ids[len(ids) - most + before :], is_truncated=True)
 
 
 def _count(logprobs: int | None, vocab_size: int) -> int | None:

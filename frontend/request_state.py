@@ -25,7 +25,14 @@ from .token_logprobs import unpack, unpack_in_pieces
 class Answer:
     """One of the answers of a request. ``text`` and ``token_ids`` are everything that may be shown."""
 
-    def __init__(self, index: int, seed: int, params: SamplingParams, decoder: TextDecoder) -> None:
+    def __init__(
+        self,
+        index: int,
+        seed: int,
+        params: SamplingParams,
+        decoder: TextDecoder,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
         self.index = index
         self.seed = seed
         self.text = ""
@@ -39,6 +46,7 @@ class Answer:
         self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
         self._detokenizer = (
             decoder.start(
+                prompt_token_ids=prompt_token_ids,
                 skip_special_tokens=params.skip_special_tokens,
                 spaces_between_special_tokens=params.spaces_between_special_tokens,
             )
@@ -136,7 +144,7 @@ class RequestState:
         decoder: TextDecoder,
     ) -> None:
         self.request_id = request_id
-        self.answers = [Answer(index, seed, params, decoder) for index, seed in enumerate(seeds)]
+        self.answers = [Answer(index, seed, params, decoder, prompt.token_ids) for index, seed in enumerate(seeds)]
         self._prompt = prompt
         self._packed_prompt_logprobs: messages.Logprobs | None = None  # until somebody takes them
         self._prompt_logprobs: list[LogprobsOfToken | None] | None = None

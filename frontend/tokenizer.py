@@ -1,26 +1,23 @@
 """`Tokenizer`: text to token ids and back, the chat prompt, and what the model counts as an end.
 
 Wraps the `tokenizers` library; made by `load_tokenizer` from a GGUF file or a folder in Hugging Face
-format. The processor encodes with it, the detokenizer asks it for bytes. transformers is imported only for
-a folder without `tokenizer.json`.
+format. The processor encodes with it, the detokenizer asks it for bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .chat_template import ChatTemplate
+from .end_tokens import named_ends, template_end
 from .errors import InvalidRequest, ModelUnusable, TokenizerFailed
-from .generation_config import (
-    GenerationConfig,
-    folder_generation_config,
-    gguf_generation_config,
-    read_json,
-)
+from .folder_tokenizer import FolderTokenizer, chat_template_of
+from .generation_config import GenerationConfig, folder_generation_config, gguf_generation_config
 from .gguf_tokenizer import gguf_tokenizer
 
 if TYPE_CHECKING:
@@ -68,6 +65,15 @@ class Tokenizer:
     def eos_token_ids(self) -> tuple[int, ...]:
         """Every id that ends an answer, unless the caller ignores them."""
         return self.generation.eos_token_ids
+
+    @cached_property
+    def special_edges(self) -> tuple[int, int]:
+        """How many special tokens `encode` puts before a text, and behind it."""
+        plain, whole = self.encode("a", add_special_tokens=False), self.encode("a")
+        if len(whole) == len(plain):
+            return 0, 0
+        before = next(start for start in range(len(whole)) if whole[start : start + len(plain)] == plain)
+        return before, len(whole) - before - len(plain)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; with special tokens: those that the model puts around plain text.
@@ -136,20 +142,28 @@ def load_tokenizer(source: ModelSource, metadata: Mapping[str, Any] | None = Non
     if metadata is None:
         metadata = gguf_metadata(source.path)
     backend = gguf_tokenizer(metadata)
-    template = metadata.get("tokenizer.chat_template")
     tokens = metadata["tokenizer.ggml.tokens"]
     named: dict[str, str] = {}
     for key, name in zip(("bos", "eos", "unknown", "padding"), _TEMPLATE_TOKENS, strict=True):
         token_id = metadata.get(f"tokenizer.ggml.{key}_token_id")
         if token_id is not None and 0 <= token_id < len(tokens):
             named[name] = tokens[token_id]
-    return Tokenizer(
-        backend,
-        gguf_generation_config(metadata),
-        ChatTemplate(template, named) if isinstance(template, str) else None,
-        source.name,
-        named,
-    )
+    text = metadata.get("tokenizer.chat_template")
+    template = ChatTemplate(text, named) if isinstance(text, str) else None
+    return Tokenizer(backend, _gguf_generation(source.path, metadata, backend, template), template, source.name, named)
+
+
+def _gguf_generation(
+    path: Path, metadata: Mapping[str, Any], backend: tokenizers.Tokenizer, template: ChatTemplate | None
+) -> GenerationConfig:
+    """The ends that the file names, those that its template writes, and those that llama.cpp knows by name."""
+    ids = {token.content: token_id for token_id, token in backend.get_added_tokens_decoder().items()}
+    size = len(metadata["tokenizer.ggml.tokens"])
+    written = template_end(template, ids)
+    generation = gguf_generation_config(path, metadata, size, [] if written is None else [ids[written]])
+    by_name = named_ends(ids, has_end=bool(generation.eos_token_ids))
+    end_ids = [*generation.eos_token_ids, *(ids[token] for token in by_name)]
+    return replace(generation, eos_token_ids=tuple(dict.fromkeys(end_ids)))
 
 
 def gguf_metadata(path: Path) -> Mapping[str, Any]:
@@ -165,51 +179,12 @@ def gguf_metadata(path: Path) -> Mapping[str, Any]:
 
 def folder_tokenizer(folder: Path, name: str) -> Tokenizer:
     """From a folder in Hugging Face format: tokenizer.json, or whatever transformers can convert."""
-    import tokenizers
-
-    config = read_json(folder / "tokenizer_config.json")
-    if (folder / "tokenizer.json").is_file():
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # tokenizers raises the bare class
-            raise ModelUnusable(f"{folder / 'tokenizer.json'} cannot be used: {error}") from error
-    else:
-        backend = _converted(folder)
-    named = {key: _content(config[key]) for key in _TEMPLATE_TOKENS if config.get(key)}
-    generation = folder_generation_config(folder)
-    if not generation.eos_token_ids and "eos_token" in named:
-        eos_id = backend.token_to_id(named["eos_token"])
-        generation = GenerationConfig(
-            () if eos_id is None else (eos_id,), generation.temperature, generation.top_p, generation.top_k
-        )
-    source = _folder_template(folder, config)
-    return Tokenizer(backend, generation, ChatTemplate(source, named) if source else None, name, named)
-
-
-def _folder_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja, else the one in tokenizer_config.json; of several named ones the default."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = config.get("chat_template") or read_json(folder / "chat_template.json").get("chat_template")
-    if isinstance(template, list):
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
-
-
-def _content(token: object) -> str:
-    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
-
-
-def _converted(folder: Path) -> tokenizers.Tokenizer:
-    """A folder with sentencepiece or vocabulary files only: transformers converts them, slowly."""
-    try:
-        from transformers import AutoTokenizer
-
-        backend = getattr(AutoTokenizer.from_pretrained(str(folder)), "backend_tokenizer", None)
-    except Exception as error:  # dozens of types, one meaning
-        raise ModelUnusable(f"{folder} has no tokenizer.json and its tokenizer cannot be converted: {error}") from error
-    if backend is None:
-        raise ModelUnusable(f"{folder} has no tokenizer.json, and its tokenizer exists in Python only")
-    return backend  # type: ignore[no-any-return]
+    found = FolderTokenizer(folder)
+    text = chat_template_of(folder, found.settings)
+    template = ChatTemplate(text, found.roles) if text else None
+    ids = {token.content: token_id for token_id, token in found.backend.get_added_tokens_decoder().items()}
+    ends = [found.roles.get("eos_token"), template_end(template, ids)]
+    end_ids = [token_id for end in ends if end and (token_id := found.backend.token_to_id(end)) is not None]
+    vocab_size = max(found.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    generation = folder_generation_config(folder, vocab_size, end_ids)
+    return Tokenizer(found.backend, generation, template, name, found.roles)

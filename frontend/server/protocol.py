@@ -125,6 +125,11 @@ class GenerationRequest(BaseModel):
         """How many tokens an answer may have; None: to the end of the context."""
         return self.max_tokens
 
+    def _limit_or(self, model_limit: int | None) -> int | None:
+        """`answer_limit`, or the model's own if the request does not say."""
+        limit = self.answer_limit()
+        return model_limit if limit is None else limit
+
     def wanted_logprobs(self) -> int | None:
         """How many likeliest tokens to tell beside each of the answer's; None: nothing."""
         return None
@@ -133,7 +138,7 @@ class GenerationRequest(BaseModel):
         """The parameters, with the model's defaults where the request says nothing."""
         given = {name: value for name in _PLAIN if (value := getattr(self, name)) is not None}
         kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
-        limit = self.answer_limit()
+        limit = self._limit_or(defaults.max_tokens)
         return replace(defaults, **given, logprobs=self.wanted_logprobs(), max_tokens=limit, output_kind=kind)
 
 
@@ -176,6 +181,11 @@ class CompletionRequest(GenerationRequest):
     def answer_limit(self) -> int | None:
         return 1 if self.max_tokens == 0 else self.max_tokens
 
+    def _limit_or(self, model_limit: int | None) -> int | None:
+        if model_limit is not None and "max_tokens" not in self.model_fields_set:
+            return model_limit  # OpenAI's 16 is for models without an own one
+        return super()._limit_or(model_limit)
+
 
 class ChatMessage(BaseModel):
     """One message. ``content`` is a text or a list of text parts; other parts are not supported yet."""
@@ -197,23 +207,10 @@ class ChatMessage(BaseModel):
         if self.content is None:
             raise InvalidRequest(f"{place}.content is missing: give a text", f"{place}.content")
         role = "system" if self.role == "developer" else self.role
-        message: dict[str, Any] = {"role": role, "content": self._text(place)}
+        message: dict[str, Any] = {"role": role, "content": self.content}
         if self.name is not None:
             message["name"] = self.name
         return message
-
-    def _text(self, place: str) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        texts = []
-        for index, part in enumerate(self.content or []):
-            where = f"{place}.content[{index}]"
-            if part.get("type") != "text":
-                raise UnsupportedParameter(f"{where}.type", part.get("type"), "'text'")
-            if not isinstance(part.get("text"), str):
-                raise InvalidRequest(f"{where}.text is {part.get('text')!r}: it must be a string", f"{where}.text")
-            texts.append(part["text"])
-        return "\n".join(texts)
 
 
 def plain_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:

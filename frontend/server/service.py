@@ -114,7 +114,8 @@ class Service:
     async def _checked(self, body: GenerationRequest) -> EncodedParams:
         self.check_model(body.model)
         body.check()
-        params = body.sampling_params(self._llm.default_sampling_params())
+        limit = self._llm.tokenizer.generation.defaults.get("max_tokens")
+        params = body.sampling_params(replace(self._llm.default_sampling_params(), max_tokens=limit))
         try:
             return await self._llm.encode_params(params)
         except InvalidRequest as error:

@@ -57,26 +57,6 @@ def test_a_folder_gives_the_same_tokens(hf_folder: Path, greedy_records: list[di
         assert _ids(tokenizer, record) == record["prompt_token_ids"], record["id"]
 
 
-def test_end_ids_come_from_generation_config_first(hf_folder: Path, tmp_path: Path) -> None:
-    assert load_tokenizer(ModelSource("f", hf_folder, "hf")).eos_token_ids == (0,)
-    config = {"eos_token_id": [2, 7], "temperature": 0.6, "top_p": 0.9, "top_k": 40}
-    path = hf_folder / "generation_config.json"
-    path.write_text(json.dumps(config))
-    try:
-        tokenizer = load_tokenizer(ModelSource("f", hf_folder, "hf"))
-        assert tokenizer.eos_token_ids == (2, 7)
-        defaults = tokenizer.generation.sampling_defaults()
-        assert defaults == {"temperature": 0.6, "top_p": 0.9, "top_k": 40}
-    finally:
-        path.unlink()
-
-
-def test_end_ids_fall_back_to_the_tokenizers_own_end_token(hf_folder: Path) -> None:
-    (hf_folder / "config.json").write_text("{}")
-    assert load_tokenizer(ModelSource("f", hf_folder, "hf")).eos_token_ids == (2,)
-    (hf_folder / "config.json").write_text(json.dumps({"eos_token_id": 0}))
-
-
 def test_gguf_end_ids(smollm2: Tokenizer) -> None:
     assert smollm2.eos_token_ids == (2,)
     assert smollm2.vocab_size == 49152
@@ -165,7 +145,7 @@ def test_the_last_message_is_left_open_as_by_transformers(content: str, text: st
         ("{{ messages[0].content }}", {"content": "x"}, False, "changes the last message's text"),
         ("{{ messages[1].content | upper }}", {"content": "x"}, False, "changes the last message's text"),
         ("{{ messages[1].content[-27:] }}", {"content": "long"}, False, "changes the last message's text"),
-        ("{{ messages }}", {"content": ["x"]}, False, "content is a list: only a text"),
+        ("{{ messages }}", {"content": 5}, False, "content is a int: only a text"),
         ("{{ messages }}", {}, False, "content is a NoneType: only a text"),
         ("{{ messages }}", "x", False, "content is a NoneType: only a text"),
         ("{{ messages }}", {"content": "x"}, True, "exclude each other"),
