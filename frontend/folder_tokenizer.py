@@ -78,7 +78,7 @@ class FolderTokenizer:
 
     def _special_tokens(self) -> dict[str, AddedToken]:
         values = [self.settings.get(name, text) for name, text in self.roles.items()]
-        extra = next((items for name in _EXTRA if (items := self.settings.get(name))), [])
+        extra: Any = next((items for name in _EXTRA if (items := self.settings.get(name))), [])
         if isinstance(extra, list):
             values += extra
         tokens = [self._read_token(value) for value in values]

@@ -37,9 +37,9 @@ class GenerationConfig:
     """
 
     eos_token_ids: tuple[int, ...] = ()
-    defaults: Mapping[str, float | int] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
-    def sampling_defaults(self) -> dict[str, float | int]:
+    def sampling_defaults(self) -> dict[str, Any]:
         """A copy of ``defaults``."""
         return dict(self.defaults)
 
@@ -94,8 +94,8 @@ def _end_ids(path: Path, key: str, values: Mapping[str, Any], vocab_size: int) -
     return items
 
 
-def _defaults(path: Path, values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, float | int]:
-    found: dict[str, float | int] = {}
+def _defaults(path: Path, values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for key, name in keys.items():
         value = values.get(key)
         if value is None:
