@@ -214,7 +214,7 @@ class InputProcessor:
 
     def default_params(self) -> SamplingParams:
         """For callers that give none: the model's own defaults, else the neutral ones."""
-        return SamplingParams(**self._tokenizer.generation.sampling_defaults())  # type: ignore[arg-type]
+        return SamplingParams(**self._tokenizer.generation.sampling_defaults())
 
     def encode_params(self, params: SamplingParams, info: EngineInfo) -> EncodedParams:
         """What the parameters are for this model. `InvalidRequest` names field, value and limit."""
