@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
+_NOT_BY_LLAMA_CLASS = ("mistral", "phi3", "qwen2")  # model types that transformers trusts the file more for
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -45,20 +46,27 @@ class FolderTokenizer:
             raise self._wrong("added_tokens_decoder", decoder)
         self.backend = _backend(folder)
         if (folder / "tokenizer.json").is_file():  # a converted one has all of it
+            if self._is_llama_class(folder):
+                _follow_llama_class(self.backend, self.settings)
             self._add_tokens()
-            self._set_post_processor()
+
+    def _is_llama_class(self, folder: Path) -> bool:
+        """Whether transformers makes the tokenizer by its class `LlamaTokenizer`, which changes its rules."""
+        config = read_json(folder / "config.json")
+        name = str(self.settings.get("tokenizer_class") or config.get("tokenizer_class") or "")
+        return name.removesuffix("Fast") == "LlamaTokenizer" and config.get("model_type") not in _NOT_BY_LLAMA_CLASS
 
     def _roles(self) -> dict[str, str]:
         """Also those with names of the model's own, such as ``eot_token``: its template may use them."""
         extra = self.settings.get("extra_special_tokens")
-        values = {**self.settings, **(extra if isinstance(extra, dict) else {})}
-        roles: dict[str, str] = {}
-        for name, value in values.items():
-            is_role = name in _ROLES or (isinstance(extra, dict) and name in extra)
-            if value is None or not (is_role or (name.endswith("_token") and isinstance(value, str))):
-                continue
-            roles[name] = self._read_token(value).content
-        return roles
+        values = {name: self.settings.get(name) for name in _ROLES}  # new tokens get their ids in this order
+        values |= {
+            name: value for name, value in self.settings.items() if name.endswith("_token") and name not in _ROLES
+        }
+        own = {name: value for name, value in values.items() if name in _ROLES or isinstance(value, str)}
+        if isinstance(extra, dict):
+            own |= extra
+        return {name: self._read_token(value).content for name, value in own.items() if value is not None}
 
     def _add_tokens(self) -> None:
         known = {repr(token) for token in self.backend.get_added_tokens_decoder().values()}
@@ -84,22 +92,6 @@ class FolderTokenizer:
         tokens = [self._read_token(value) for value in values]
         return {token.content: token for token in tokens}
 
-    def _set_post_processor(self) -> None:
-        """What stands around a text, where the settings say it or tokenizer.json does not."""
-        from tokenizers import processors
-
-        is_said = "add_bos_token" in self.settings or "add_eos_token" in self.settings
-        if self.backend.post_processor is not None and not is_said:
-            return
-        bos, eos = (
-            self.roles.get(f"{name}_token") if self.settings.get(f"add_{name}_token") else None
-            for name in ("bos", "eos")
-        )
-        single = [*([f"{bos}:0"] if bos else []), "$A:0", *([f"{eos}:0"] if eos else [])]
-        pair = [*single, *([f"{bos}:1"] if bos else []), "$B:1", *([f"{eos}:1"] if eos else [])]
-        ids = [(token, self.backend.token_to_id(token)) for token in dict.fromkeys((bos, eos)) if token]
-        self.backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
-
     def _read_token(self, value: object) -> AddedToken:
         """A text, or an object with ``content`` and flags."""
         if isinstance(value, str):
@@ -119,6 +111,25 @@ class FolderTokenizer:
         return ModelUnusable(
             f"{self._folder}: {what} in its tokenizer files is {value!r}, which is none; get the file again"
         )
+
+
+def _follow_llama_class(backend: Tokenizer, settings: Mapping[str, Any]) -> None:
+    """A mark before the first word alone, or with ``legacy`` behind each special token, or nowhere.
+
+    A byte-level tokenizer is left alone: it carries the class's name by mistake.
+    """
+    from tokenizers import decoders, pre_tokenizers
+
+    if any("ByteLevel" in str(part) for part in (backend.pre_tokenizer, backend.decoder)):
+        return
+    has_prefix = settings.get("add_prefix_space") is not False
+    scheme = "never" if not has_prefix else "always" if settings.get("legacy") else "first"
+    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if has_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    backend.normalizer = None
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
+    backend.decoder = decoders.Sequence(steps)
 
 
 def _added_token(content: str, **flags: bool) -> AddedToken:
