@@ -135,3 +135,36 @@ def test_special_tokens_in_a_row_without_spaces() -> None:
 
     assert text(True) == "[CLS] hello [SEP] [CLS] [CLS] world" == backend.decode([2, 3, 1, 2, 2, 4], False)
     assert text(False) == "[CLS] hello [SEP][CLS][CLS] world"
+
+
+@pytest.mark.parametrize("prompt", ["Hello world", "", "Hello", "日本", "Hello  ", "é!", "Hello 🌊🌊🌊"])
+@pytest.mark.parametrize("answer", ["world", "▁world", "▁▁", "!", "é", "▁Hello"])
+def test_an_answer_is_what_the_decode_of_prompt_and_answer_adds(
+    sentencepiece_like: Tokenizer, prompt: str, answer: str
+) -> None:
+    """C18: the first space of " Paris" behind "Hello world" used to be lost, as at the beginning of a text."""
+    tokenizer = sentencepiece_like
+    prompt_ids = [1, *tokenizer.encode(prompt)]
+    answer_ids = tokenizer.encode(answer.replace("▁", ""))
+    piece = tokenizer.backend.token_to_id(answer)
+    answer_ids = answer_ids if piece is None else [piece, *answer_ids]
+    for skip in (True, False):
+        detokenizer = TextDecoder(tokenizer).start(prompt_token_ids=prompt_ids, skip_special_tokens=skip)
+        text = "".join(map(detokenizer.push, answer_ids)) + detokenizer.flush()
+        before, whole = (
+            tokenizer.decode(ids, skip_special_tokens=skip) for ids in (prompt_ids, prompt_ids + answer_ids)
+        )
+        assert before + text == whole
+    if piece is not None and prompt and answer == "▁world":
+        assert text.startswith(" world")
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_an_answer_may_follow_half_a_character(sentencepiece_like: Tokenizer, cut: int) -> None:
+    """C18: whatever the end of the prompt decodes to alone, the answer's whole characters are there."""
+    wave = [2 + byte for byte in "🌊".encode()]
+    hello = sentencepiece_like.backend.token_to_id("▁Hello")
+    assert hello is not None
+    detokenizer = TextDecoder(sentencepiece_like).start(prompt_token_ids=[hello, *wave[:cut]])
+    text = "".join(map(detokenizer.push, [*wave[cut:], hello, *wave])) + detokenizer.flush()
+    assert text.endswith(" Hello🌊")
