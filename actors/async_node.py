@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Final
+from typing import Any, Final, cast
 
 from ringcast.channels import Board, Doorbell, Outbox
 
 from . import platform
 from ._native import AsyncNodeCore
 from .errors import NotInSystem
+from .forks import FORKED_TEXT, LeftBehind, end_forked_process, forget_tasks
 from .node import Node
 from .peer import Peer
 from .route import Route
@@ -36,14 +38,27 @@ class AsyncNode(AsyncNodeCore, Node):
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self.loop = asyncio.get_running_loop()
         self._context = Context()  # of turns: none of who happens to send
+        self._thread_id = 0  # of the thread that runs the loop
         self._watched_for_writing: set[int] = set()
         self._wrote = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
         with calling("sched_getaffinity"):
             self._cores = min(len(os.sched_getaffinity(0)), bell.cores or sys.maxsize)
 
+    def was_forked(self) -> None:
+        if self.has_forked:  # the process that forked is itself a copy
+            return
+        super().was_forked()
+        loop, nothing = self.loop, cast(Any, LeftBehind())
+        self._running = False
+        self.loop = nothing
+        forget_tasks(loop)
+        if loop.is_running() and threading.get_ident() == self._thread_id:
+            loop.call_soon(end_forked_process)  # whoever forked is one of its callbacks
+
     def start(self) -> None:
         """Begin to receive."""
+        self._thread_id = threading.get_ident()
         self._running = True
         self.loop.add_reader(self.bell.fileno(), self._on_bell)
         self._schedule_look()
@@ -64,6 +79,8 @@ class AsyncNode(AsyncNodeCore, Node):
         except RuntimeError:
             loop = None
         if loop is not self.loop or not self._running:
+            if self.has_forked:
+                raise NotInSystem(FORKED_TEXT)
             raise NotInSystem(
                 f"a reference of system node {self.name!r} was used "
                 + ("after the system stopped" if loop is self.loop else "outside the event loop of its system")

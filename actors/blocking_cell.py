@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from ._native import Incoming
 from .actor import BlockingActor, Descriptor, StreamDescriptor
 from .call_scope import inside
 from .cell import Cell, Handler, Panel
+from .forks import end_forked_process, tell_of_forks
 from .origin import Origin, ThreadedOrigin
 from .producer import BlockingProducer
 from .wire import FailureKind
@@ -136,6 +138,8 @@ class ThreadCell(BlockingCell):
         self._loop = loop
         self._changed = platform.current().condition()
         self._wanted = False  # something happened since the thread last looked
+        self._thread_id = 0
+        self._is_copy = False  # a handler has forked, and this is the new process
 
     def put(self, incoming: Incoming) -> None:
         incoming.origin = ThreadedOrigin(incoming.origin, self._loop)
@@ -160,15 +164,22 @@ class ThreadCell(BlockingCell):
 
     def serve(self) -> None:
         """Handle messages until `stop`. Runs on the actor's thread."""
+        self._thread_id = threading.get_ident()
+        tell_of_forks(self)
         while True:
             with self._changed:
                 while not self._wanted:
                     self._changed.wait()
                 self._wanted = False
             while not self._stopping and self.run_one():
-                pass
+                if self._is_copy:
+                    end_forked_process()
             if self._stopping:
                 return
+
+    def was_forked(self) -> None:
+        """See `forks`."""
+        self._is_copy = threading.get_ident() == self._thread_id
 
     def cancelled(self) -> bool:
         return self._stopping or super().cancelled()

@@ -44,4 +44,11 @@ def main(link_fd: int, parent_pid: int, lane_fd: int) -> None:
 
     from .child_process import run_child
 
-    sys.exit(run_child(link_fd))
+    pid = os.getpid()
+    try:
+        sys.exit(run_child(link_fd))
+    finally:
+        if os.getpid() != pid:  # a handler has forked, and this is the copy
+            from .forks import end_forked_process
+
+            end_forked_process()

@@ -90,6 +90,10 @@ class ChildProcess:
         self._loop.add_reader(self._pidfd, self._exited)
         self._loop.add_reader(self._lane.fileno(), self._read_pongs)
 
+    def was_forked(self) -> None:
+        """See `forks`."""
+        self._popen.returncode = 0  # nothing is to be reaped, or warned of, here
+
     @property
     def pid(self) -> int:
         return self._popen.pid

@@ -36,6 +36,7 @@ from .calls import Calls
 from .consumer import StreamReader
 from .delivery import Delivery
 from .errors import Cause
+from .forks import LeftBehind, NoWayBack, tell_of_forks
 from .origin import LocalOrigin, RemoteOrigin
 from .peer import Peer
 from .ref import REF_TAG, Ref, pack_ref, unpack_ref
@@ -76,6 +77,18 @@ class Node(NodeCore, ABC):
         self._backlog = deque()
         self._backlog_left = 0  # how many messages have ever left it
         bell.cores = bell.cores or core_quota()
+        self.has_forked = False  # this process is a copy of the node's, and takes no part in its system
+        tell_of_forks(self)
+
+    def was_forked(self) -> None:
+        """See `forks`."""
+        self.has_forked = True
+        nothing: Any = LeftBehind()
+        self.calls = nothing
+        for peer in self.peers.values():
+            peer.link = nothing
+        no_way_back: Any = NoWayBack()
+        self.outbox = no_way_back
 
     def _pack_ref(self, ref: Ref) -> bytes:
         if ref._sender is not self and ref._sender is not None:

@@ -179,6 +179,11 @@ class ProcessHost:
                     future.set_result(body)
             self._statistics.clear()
 
+    def was_forked(self) -> None:
+        """See `forks`: here it is no child of this process."""
+        if self._process is not None:
+            self._process.was_forked()
+
     @property
     def is_ready(self) -> bool:
         """It is up and not yet being stopped."""

@@ -62,6 +62,11 @@ class RootNode(AsyncNode):
         board.set_state(ROOT_SLOT, 1, BOARD_READY)
         platform.current().node_made(self)
 
+    def was_forked(self) -> None:
+        super().was_forked()
+        for host in self.hosts.values():
+            host.was_forked()
+
     def close(self) -> None:
         """Let go of the shared memory, even if references to actors live on. Every child is gone by now."""
         for guest in list(self.guests.values()):

@@ -15,7 +15,8 @@ from typing import Literal, TypeVar, cast
 from . import platform
 from .actor import Actor, BlockingActor
 from .directory import Directory
-from .errors import ActorError, Cause, StartFailed
+from .errors import ActorError, Cause, NotInSystem, StartFailed
+from .forks import FORKED_TEXT
 from .group import Group
 from .host import Child
 from .placement import Restart, Spec, Where, here, process
@@ -95,6 +96,8 @@ class Supervisor:
             raise TypeError(f"name is {name!r}: give a string")
         if name is not None and not _is_text(name):
             raise ValueError(f"name is {name!r}: it can hold neither NUL nor half a surrogate pair")
+        if self._root.has_forked:
+            raise NotInSystem(FORKED_TEXT)
         if self._stopped or self.failure is not None:
             raise ActorError(f"supervisor {self.name!r} has {'stopped' if self._stopped else 'failed'}")
 

@@ -17,6 +17,7 @@ from .child_settings import ChildLogging, ChildSettings, pack_logging
 from .context import Watch
 from .directory import Directory
 from .errors import ActorError, NotInSystem
+from .forks import FORKED_TEXT
 from .group import Group
 from .import_guard import check_not_loading
 from .placement import Restart, Spec, Where, here, process
@@ -82,6 +83,8 @@ class System:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._root is not None and self._root.has_forked:
+            return  # it is our parent's to stop
         root, supervisor = self._running(), self.supervisor
         try:
             await supervisor.stop("the system stops", self._stop_timeout_s)
@@ -214,6 +217,8 @@ class System:
         if self._root is None:
             state = "has stopped" if self._stopped else "was not entered: use `async with`"
             raise NotInSystem(f"system {self.name!r} {state}")
+        if self._root.has_forked:
+            raise NotInSystem(FORKED_TEXT)
         return self._root
 
     def _ref(self, ref: object) -> Ref:

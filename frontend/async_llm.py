@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from types import TracebackType
 from typing import Any
 
+from ringcast.actors.forks import FORKED_TEXT, tell_of_forks
 from ringcast.scheduler.messages import EngineInfo, SchedulerStatistics
 
 from .builtin_models import Progress
@@ -50,6 +51,16 @@ class AsyncLLM:
         self._failure = ""
         self._closed = False
         self._serial = itertools.count(1)
+        self._left_behind: tuple[object, ...] = ()
+        tell_of_forks(self)
+
+    def was_forked(self) -> None:
+        """See `ringcast.actors.forks`: the engine is the parent's, and nothing of it is ended here."""
+        if not self._closed and (self._engine is not None or self._ready is not None):
+            self._left_behind = (self._engine, self._ready, self._starting)
+            self._engine, self._ready, self._starting = None, None, None
+            self._closed = True
+            self._failure = FORKED_TEXT
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> AsyncLLM:
@@ -77,7 +88,7 @@ class AsyncLLM:
             if self._ready is not None:
                 return
             if self._closed:
-                raise EngineNotReady("the engine was closed: make a new one")
+                raise EngineNotReady(f"{self._failure}: make a new one")
             self._failure = ""
             self._starting = starting = asyncio.create_task(self._start(), name="start")
             try:

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from ringcast.actors.forks import FORKED_TEXT, forget_tasks, tell_of_forks
+from ringcast.actors.standard_streams import open_standard_streams
+
 from .errors import EngineNotReady
 
 T = TypeVar("T")
@@ -16,16 +19,24 @@ class LoopThread:
     """Runs coroutines to their end for callers on other threads. Works in notebooks: it needs no loop of theirs."""
 
     def __init__(self, name: str) -> None:
+        open_standard_streams()  # a loop that gets one of their numbers aborts
         self._loop = _new_event_loop()
+        self._ended_because = "the engine was closed"
         # A daemon: a program that ends without closing must not hang; the engine's processes end with ours.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
+        tell_of_forks(self)
+
+    def was_forked(self) -> None:
+        """See `ringcast.actors.forks`: the thread is not here."""
+        self._ended_because = FORKED_TEXT
+        forget_tasks(self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. KeyboardInterrupt cancels it, waits for it to clean up, and goes on."""
         if not self._thread.is_alive():
             coroutine.close()
-            raise EngineNotReady("the engine was closed: make a new one")
+            raise EngineNotReady(f"{self._ended_because}: make a new one")
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a synchronous call from the engine's own loop would wait for itself")

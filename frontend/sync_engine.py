@@ -9,6 +9,7 @@ import weakref
 from types import TracebackType
 from typing import Self
 
+from ringcast.actors.forks import tell_of_forks
 from ringcast.scheduler.messages import SchedulerStatistics
 
 from .async_llm import AsyncLLM
@@ -46,11 +47,16 @@ class SyncEngine:
         thread = self._thread = LoopThread(f"ringcast {type(self).__name__}")
         # Runs at `close`, when the object is forgotten, and at the end of the program, whichever comes first.
         self._finalizer = weakref.finalize(self, lambda: thread.close(llm.close()))
+        tell_of_forks(self)
         try:
             self._thread.run(llm.start())
         except BaseException:
             self.close()
             raise
+
+    def was_forked(self) -> None:
+        """See `ringcast.actors.forks`: the engine is the parent's to close."""
+        self._finalizer.detach()
 
     def close(self) -> None:
         """Stop the engine and its processes. Safe twice."""
