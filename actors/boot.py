@@ -6,11 +6,10 @@ function) travels by value through cloudpickle, so `__main__` is never run a sec
 
 from __future__ import annotations
 
-import importlib
-import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ringcast.channels import importable
 from ringcast.channels.codec import message
 
 ROOT_SLOT = 0
@@ -39,42 +38,23 @@ class Boot:
 
 
 def class_for_travel(cls: type) -> tuple[str, bytes]:
-    """(name, b"") of an importable class, or (name, its pickled definition). ``TypeError`` if neither is possible."""
-    name = f"{cls.__module__}:{cls.__qualname__}"
-    if cls.__module__ != "__main__" and _lookup(sys.modules.get(cls.__module__), cls.__qualname__) is cls:
+    """(name, b"") of an importable class, or (name, its definition). ``TypeError`` if neither is possible."""
+    name = importable.name_of(cls)
+    if importable.is_importable(cls):
         return name, b""
-    try:
-        import cloudpickle
-    except ImportError:
-        raise TypeError(
-            f"actor class {name} cannot be imported by its process (it is defined in __main__ or inside a function): "
-            "move it into a module, or install cloudpickle"
-        ) from None
-    try:
-        return name, cloudpickle.dumps(cls)
-    except Exception as error:
-        raise TypeError(
-            f"actor class {name} cannot be imported by its process, and its definition does not travel by value: "
-            f"{type(error).__name__}: {error}. Move it into a module"
-        ) from error
+    from ringcast.channels import by_value
+
+    return name, by_value.dump(cls)
 
 
 def load_class(name: str, data: bytes) -> type[Any]:
     """The class that `class_for_travel` described."""
     if data:
-        import cloudpickle
+        from ringcast.channels import by_value
 
-        loaded: type[Any] = cloudpickle.loads(data)
+        loaded: type[Any] = by_value.load(data)
         return loaded
-    module, _, qualname = name.partition(":")
-    found = _lookup(importlib.import_module(module), qualname)
+    found = importable.find(name)
     if not isinstance(found, type):
-        raise ImportError(f"module {module!r} has no class {qualname!r}")
-    return found
-
-
-def _lookup(module: object, qualname: str) -> object:
-    found = module
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
+        raise ImportError(f"{name} is no class")
     return found

@@ -210,7 +210,7 @@ class Node(NodeCore, ABC):
             if cell is not None:
                 cell.cancel(self.local_origin, call_id)
         elif (peer := self.peers.get(route.slot)) is not None:
-            self.send(peer, self.codec.encode((Envelope.CANCEL, route.actor_id, call_id)))
+            self.send(peer, self.codec.encode((int(Envelope.CANCEL), route.actor_id, call_id)))
 
     def send_more(self, route: Route, call_id: int, count: int) -> None:
         """Return a stream's credit."""
@@ -219,7 +219,7 @@ class Node(NodeCore, ABC):
             if cell is not None:
                 cell.more(self.local_origin, call_id, count)
         elif (peer := self.peers.get(route.slot)) is not None:
-            self.send(peer, self.codec.encode((Envelope.MORE, route.actor_id, call_id, count)))
+            self.send(peer, self.codec.encode((int(Envelope.MORE), route.actor_id, call_id, count)))
 
     def pump(self, route: Route) -> None:
         """Send what waits and may leave."""

@@ -45,14 +45,14 @@ class RemoteOrigin(RemoteOriginCore):
         self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
-        self._send(self._node.codec.encode((Envelope.ITEMS, call_id, items, window)))
+        self._send(self._node.codec.encode((int(Envelope.ITEMS), call_id, items, window)))
 
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
     ) -> None:
         type_name = type(error).__name__ if error is not None else ""
         text, trace = (s.encode("utf-8", "backslashreplace").decode() for s in (text, trace))
-        self._send(self._node.codec.encode((Envelope.FAILURE, call_id, kind, name, type_name, text, trace)))
+        self._send(self._node.codec.encode((int(Envelope.FAILURE), call_id, int(kind), name, type_name, text, trace)))
 
     def _send(self, data: bytes) -> None:
         if self._node.peers.get(self._peer.slot) is self._peer:

@@ -224,6 +224,7 @@ class CodecCore:
     """The native part of `ringcast.channels.Codec`."""
 
     _copies: bool
+    _named: dict[Any, Any] | None
     @property
     def _attached(self) -> list[Any] | None: ...
     def __new__(

@@ -1,7 +1,8 @@
-"""msgpack with registered message types and arrays. Encodes for every mailbox; knows no ring and no actor.
+"""msgpack with Python's ordinary types, dataclasses and arrays. Encodes for every mailbox; knows no ring and no actor.
 
 A registered dataclass travels as a msgpack extension: its tag around the list of its fields, so it costs no field
-names on the wire and decodes into the same class. Bytes that are no message raise `DecodeError`, never anything else.
+names on the wire and decodes into the same class. What else travels is decided in `values`, `instances` and `arrays`.
+Bytes that are no message raise `DecodeError`, never anything else.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from . import arrays
+from . import arrays, importable, instances, values
 from ._native import CodecCore
 from .errors import DecodeError, EncodeError
+from .refusals import refusal_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 T = TypeVar("T")
 
-# Tag 0 is for arrays and large buffers. Tags 1 to 15 are for references and other types of the actor runtime that need
-# context to decode (`extra` below), 16 to 31 for its own messages, 32 to 63 for the engine's; the others are free.
+# Tag 0 is for arrays and large buffers. Tags 1 to 7 are for references and other types of the actor runtime that need
+# context to decode (`extra` below), 8 to 15 for the codec's own types, 16 to 31 for the runtime's messages, 32 to 63
+# for the engine's; the others are free.
 MAX_TAG: Final = 127
 ALIGN: Final = 64  # of buffers behind a message, from its first byte
 
@@ -30,6 +33,7 @@ _PREFIX = struct.Struct("<BBHI")  # that byte, format, buffers, bytes of the mes
 _FORMAT: Final = 1
 _SIZE = struct.Struct("<Q")
 _MAX_BUFFERS: Final = 0xFFFF
+_PACKERS_KEPT: Final = 1024  # types that a codec has met
 
 # What the native half looks up: class -> (tag, field names); tag -> (class, field names, whether its instances may be
 # made without a call).
@@ -37,31 +41,61 @@ _TYPES: dict[type, tuple[int, tuple[str, ...]]] = {}
 _CLASSES: dict[int, tuple[type, tuple[str, ...], bool]] = {}
 
 
-def message(tag: int) -> Callable[[type[T]], type[T]]:
-    """Register a dataclass under an extension tag, 1 to 127, unique in the program.
+@overload
+def message(tag: int) -> Callable[[type[T]], type[T]]: ...
+@overload
+def message(tag: type[T]) -> type[T]: ...
+def message(tag: int | type[T]) -> Callable[[type[T]], type[T]] | type[T]:
+    """Register a dataclass under an extension tag: the fastest way for its instances to travel.
 
     Its fields travel by position, in the order of their declaration: both ends need the same declaration, though a
-    sender may lack last fields that have defaults. ``ValueError`` if the tag is taken by another class, ``TypeError``
-    if the class cannot be rebuilt from its fields; the class is returned unchanged.
+    sender may lack last fields that have defaults. ``@message`` without a tag only checks the class: dataclasses,
+    NamedTuples and Enums travel by their qualified names anyhow. So do, whatever their tag, classes that cannot be
+    imported by name (of a script, a notebook, a function), for the other end does not know their tag.
+
+    Args:
+        tag: 1 to 127, unique in the program; 1 to 63 are used by ringcast itself.
+
+    Returns:
+        The class, unchanged.
+
+    Raises:
+        ValueError: The tag is taken by another class.
+        TypeError: The class cannot be rebuilt from its fields.
     """
+    if isinstance(tag, type):
+        if instances.packer_of(tag) is None:
+            raise TypeError(f"{tag.__qualname__} is no dataclass: put @message above @dataclass")
+        return tag
+    if type(tag) is not int:
+        raise TypeError(f"message takes a tag, an int, not {tag!r}")
+    number = tag
 
     def register(cls: type[T]) -> type[T]:
-        if not 1 <= tag <= MAX_TAG:
-            raise ValueError(f"message tag {tag} of {cls.__qualname__} is outside 1..{MAX_TAG}")
+        if not 1 <= number <= MAX_TAG:
+            raise ValueError(f"message tag {number} of {cls.__qualname__} is outside 1..{MAX_TAG}")
         if not dataclasses.is_dataclass(cls):
             raise TypeError(f"{cls.__qualname__} is not a dataclass: put @message above @dataclass")
         for field in dataclasses.fields(cls):
             if not field.init or field.kw_only:
                 raise TypeError(f"field {field.name} of {cls.__qualname__} cannot be given by position")
-        taken = _CLASSES.get(tag, (None,))[0]
+        taken = _CLASSES.get(number, (None,))[0]
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"message tag {tag} of {cls.__qualname__} is taken by {taken.__qualname__}")
+            raise ValueError(f"message tag {number} of {cls.__qualname__} is taken by {taken.__qualname__}")
         names = tuple(field.name for field in dataclasses.fields(cls))
-        _TYPES[cls] = (tag, names)
-        _CLASSES[tag] = (cls, names, _is_plain(cls))
+        _CLASSES[number] = (cls, names, _is_plain(cls))
+        if _will_be_importable(cls):
+            _TYPES[cls] = (number, names)
         return cls
 
     return register
+
+
+def _will_be_importable(cls: type) -> bool:
+    """Whether other processes can import a class that is being defined."""
+    if cls.__module__.startswith("ringcast."):
+        return True  # without a look for the file: starts are to be quick
+    return "<locals>" not in cls.__qualname__ and importable.is_importable_module(cls.__module__)
 
 
 def _is_plain(cls: Any) -> bool:
@@ -77,11 +111,11 @@ def _is_plain(cls: Any) -> bool:
 
 
 class Codec(CodecCore):
-    """Encodes and decodes values: the msgpack types, tuples (arrive as lists), registered messages, arrays.
+    """Encodes and decodes values: Python's ordinary types, dataclasses, NamedTuples, Enums, arrays.
 
-    numpy arrays and torch tensors on the CPU keep their type, shape and dtype. ``extra`` maps a class to (tag, pack,
-    unpack) for types whose decoding needs context, such as actor references; subclasses of the class are packed the
-    same way. One thread uses a codec at a time.
+    Tuples arrive as lists, except as keys, in sets and as fields. numpy arrays and torch tensors on the CPU keep their
+    type, shape and dtype. ``extra`` maps a class to (tag, pack, unpack) for types whose decoding needs context, such
+    as actor references; subclasses of the class are packed the same way. One thread uses a codec at a time.
     """
 
     def __new__(
@@ -90,10 +124,12 @@ class Codec(CodecCore):
         self = super().__new__(cls, _TYPES, _CLASSES)
         self._extra = dict(extra or {})
         self._unpack_extra = {tag: unpack for tag, _, unpack in self._extra.values()}
+        self._packers = {}
         return self
 
     _extra: dict[type, tuple[int, Callable[[Any], bytes], Callable[[bytes], Any]]]
     _unpack_extra: dict[int, Callable[[bytes], Any]]
+    _packers: dict[type, Callable[[Codec, Any], tuple[int, Any]]]
 
     def encode_parts(self, value: object) -> list[Buffer]:
         """One message as buffers to be sent one after another, for `Outbox.try_send`: large ones are not copied.
@@ -138,28 +174,62 @@ class Codec(CodecCore):
             )
         return self._decode_head(view[start : start + head_bytes], attached, copies)
 
-    def _pack_other(self, value: object) -> tuple[int, bytes]:
-        """What the native half cannot encode by itself."""
-        for cls, (tag, pack, _) in self._extra.items():
-            if isinstance(value, cls):
-                return tag, pack(value)
-        packed = arrays.pack(value, self._attached)
-        if packed is not None:
-            return arrays.TAG, super().encode(packed)
-        raise EncodeError(
-            f"a value of type {_name(type(value))} cannot travel in a message: "
-            "register it with ringcast.channels.message, or send plain data"
-        )
+    def _pack_other(self, value: object) -> tuple[int, Any]:
+        """What the native half cannot encode by itself: (tag, bytes), or (tag, value) for tags that contain a value."""
+        cls = type(value)
+        pack = self._packers.get(cls)
+        if pack is None:
+            if len(self._packers) >= _PACKERS_KEPT:
+                self._packers.clear()  # it holds classes, and a program may make them without end
+            pack = self._packers[cls] = self._packer_of(cls)
+        return pack(self, value)
+
+    def _packer_of(self, cls: type) -> Callable[[Codec, Any], tuple[int, Any]]:
+        for base, (tag, pack, _) in self._extra.items():
+            if issubclass(cls, base):
+                return lambda codec, value: (tag, pack(value))
+        if (pack_value := values.packer_of(cls)) is not None:
+            return lambda codec, value: pack_value(value)
+        if cls is instances.NAMED:
+            return lambda codec, value: instances.pack_class(value)
+        if (pack_array := arrays.packer_of(cls)) is not None:
+            return lambda codec, value: (arrays.TAG, pack_array(value, codec._attached))
+        if (pack_instance := instances.packer_of(cls)) is not None:
+            return lambda codec, value: pack_instance(codec._names(), value)
+        raise EncodeError(refusal_of(cls))
+
+    def _names(self) -> dict[Any, Any]:
+        """What is known of the classes that the message has named."""
+        if self._named is None:
+            self._named = {}
+        return self._named
+
+    def _name_step(self, value: object, path: list[str]) -> None:
+        """Put into words where, in what ``value`` was packed as, something failed: the last step so far."""
+        index = int(path[-1][1:-1])
+        path[-1] = values.step(value, index) or instances.step(value, index)
 
     def _unpack_other(self, tag: int, data: bytes) -> Any:
         """Extensions that are no registered message."""
-        if tag == arrays.TAG:
-            attached, copies = self._attached, self._copies
-            return arrays.unpack(super().decode(data), attached, copies)
         unpack = self._unpack_extra.get(tag)
         if unpack is None:
-            raise DecodeError(f"unknown message tag {tag}: is the module that registers it imported?")
+            raise DecodeError(
+                f"unknown message tag {tag}: import the module that registers it where it arrives, or leave the tag "
+                "away: then the class travels by name"
+            )
         return unpack(data)
+
+    def _rebuild(self, tag: int, packed: object) -> Any:
+        """The same for the codec's own tags, whose contents are values."""
+        if tag == values.TAG:
+            return values.rebuild(packed)
+        if tag == instances.TAG:
+            return instances.rebuild(self._names(), packed)
+        if tag == instances.CLASS_TAG:
+            return instances.rebuild_class(self._names(), packed)
+        if tag == arrays.TAG:
+            return arrays.unpack(packed, self._attached, self._copies)
+        raise DecodeError(f"unknown message tag {tag}: does the sender run a newer ringcast?")
 
 
 def message_proper(data: Buffer) -> memoryview:
@@ -180,7 +250,3 @@ def message_proper(data: Buffer) -> memoryview:
 
 def _padding(size: int) -> bytes:
     return bytes(-size % ALIGN)
-
-
-def _name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,12 +1,23 @@
 """Errors of the channels layer. Each docstring says whose fault it is."""
 
+_PATH_STEPS = 16  # as many are shown
+
 
 class ChannelError(Exception):
     """Base of everything that channels raise."""
 
 
 class EncodeError(ChannelError):
-    """The caller's fault: a value was sent whose type cannot travel."""
+    """The caller's fault: a value was sent whose type cannot travel.
+
+    ``path``: the steps to it from what was sent, such as ``[1]`` and ``.point``.
+    """
+
+    path: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        path = self.path if len(self.path) <= _PATH_STEPS else (*self.path[:_PATH_STEPS], "...")
+        return f"{''.join(path)}: {super().__str__()}" if path else super().__str__()
 
 
 class DecodeError(ChannelError):

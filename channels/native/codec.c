@@ -62,6 +62,7 @@ static void codec_dealloc(CodecObject *self)
     PyTypeObject *type = Py_TYPE(self);
     Py_CLEAR(self->types);
     Py_CLEAR(self->classes);
+    Py_CLEAR(self->named);
     PyMem_Free(self->spare);
     type->tp_free(self);
     Py_DECREF(type);
@@ -85,6 +86,8 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
+    {"_named", T_OBJECT, offsetof(CodecObject, named), 0,
+     PyDoc_STR("Classes that the message which is encoded or decoded has named so far; None at its start.")},
     {"_copies", T_BOOL, offsetof(CodecObject, copies), READONLY, PyDoc_STR("In decode: what is attached is copied.")},
     {NULL, 0, 0, 0, NULL},
 };

@@ -12,6 +12,8 @@
 #define CODEC_MAX_MESSAGES 64 /* messages within messages */
 #define CODEC_MAX_INSIDE 4096 /* bytes of a buffer that stays in the message; larger ones may lie behind it */
 #define CODEC_ATTACHED 0        /* the tag of arrays, and of buffers that lie behind the message */
+#define CODEC_FIRST_PACKED 8    /* tags from here to the last one, and that of arrays: what is in the extension is a */
+#define CODEC_LAST_PACKED 15    /* value of its own, which Python code packs and rebuilds */
 #define CODEC_PARTS 0xC1        /* first byte of a message with buffers behind it; msgpack never uses it */
 
 typedef struct {
@@ -23,11 +25,17 @@ typedef struct {
     /* Of the call that runs: */
     PyObject *attached; /* encode_parts: list of buffers, in order; decode: list of memoryviews; else NULL */
     bool copies;        /* decode: what is attached is copied */
+    PyObject *named;    /* the classes that the message has named so far: Python code's, NULL or None if none */
 
     /* Of the last encode, for the next one: */
     unsigned char *spare;
     size_t spare_room;
 } CodecObject;
+
+static inline bool codec_is_packed(long tag)
+{
+    return tag == CODEC_ATTACHED || (tag >= CODEC_FIRST_PACKED && tag <= CODEC_LAST_PACKED);
+}
 
 PyObject *codec_encode(CodecObject *self, PyObject *value);
 PyObject *codec_encode_head(CodecObject *self, PyObject *value);

@@ -8,9 +8,56 @@ struct out {
     unsigned char *bytes;
     size_t size, room;
     int nested, messages;
+    PyObject *path; /* after a failure: a list of the steps from the value that failed to the whole one, or NULL */
 };
 
 static int encode_value(struct out *out, PyObject *value);
+static int encode_other(struct out *out, PyObject *value);
+
+/* ---- where it failed ---- */
+
+/* Note a step of the way to what has failed; the step is taken over (NULL: no step), the exception is kept. */
+static int at_step(struct out *out, PyObject *step)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (!out->path)
+        out->path = PyList_New(0);
+    if (out->path && step)
+        PyList_Append(out->path, step);
+    Py_XDECREF(step);
+    PyErr_Restore(type, value, traceback); /* and not what has gone wrong here */
+    return -1;
+}
+
+static int at_item(struct out *out, Py_ssize_t index)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *step = PyUnicode_FromFormat("[%zd]", index);
+    PyErr_Restore(type, value, traceback);
+    return at_step(out, step);
+}
+
+static int at_key(struct out *out, PyObject *key)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *step = PyUnicode_CheckExact(key) || PyLong_CheckExact(key)
+                         ? PyUnicode_FromFormat("[%.80R]", key)
+                         : PyUnicode_FromFormat("[a %s]", Py_TYPE(key)->tp_name);
+    PyErr_Restore(type, value, traceback);
+    return at_step(out, step);
+}
+
+static int at_field(struct out *out, PyObject *name)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *step = PyUnicode_FromFormat(".%U", name);
+    PyErr_Restore(type, value, traceback);
+    return at_step(out, step);
+}
 
 /* ---- bytes ---- */
 
@@ -119,11 +166,7 @@ static int encode_int(struct out *out, PyObject *value)
     if (overflow > 0 && !(large == (unsigned long long)-1 && PyErr_Occurred()))
         return encode_unsigned(out, large);
     PyErr_Clear();
-    PyObject *bits = PyObject_CallMethod(value, "bit_length", NULL);
-    if (bits)
-        PyErr_Format(out->codec->state->encode_error, "an int of %S bits cannot travel: 64 bits are the limit", bits);
-    Py_XDECREF(bits);
-    return -1;
+    return encode_other(out, value);
 }
 
 static int encode_float(struct out *out, PyObject *value)
@@ -183,7 +226,7 @@ static int encode_list(struct out *out, PyObject *list)
         int done = encode_value(out, item);
         Py_DECREF(item);
         if (done < 0)
-            return -1;
+            return at_item(out, i);
     }
     return 0;
 }
@@ -195,7 +238,7 @@ static int encode_tuple(struct out *out, PyObject *tuple)
         return -1;
     for (Py_ssize_t i = 0; i < size; i++)
         if (encode_value(out, PyTuple_GET_ITEM(tuple, i)) < 0)
-            return -1;
+            return at_item(out, i);
     return 0;
 }
 
@@ -208,16 +251,12 @@ static int encode_dict(struct out *out, PyObject *dict)
     while (PyDict_Next(dict, &at, &key, &value)) {
         Py_INCREF(key);
         Py_INCREF(value);
-        int done = 0;
-        if (PyTuple_Check(key)) { /* it would arrive as a list, which no dict takes as a key */
-            PyErr_SetString(out->codec->state->encode_error,
-                            "a dict whose keys are tuples cannot travel: tuples arrive as lists");
-            done = -1;
-        }
-        if (done == 0)
-            done = encode_value(out, key);
-        if (done == 0)
-            done = encode_value(out, value);
+        /* A tuple would arrive as a list, which no dict takes as a key. */
+        int done = PyTuple_CheckExact(key) ? encode_other(out, key) : encode_value(out, key);
+        if (done < 0)
+            at_step(out, PyUnicode_FromString(".keys()"));
+        else if ((done = encode_value(out, value)) < 0)
+            at_key(out, key);
         Py_DECREF(key);
         Py_DECREF(value);
         if (done == 0 && PyDict_GET_SIZE(dict) != size) {
@@ -268,7 +307,7 @@ static int encode_fields(struct out *out, PyObject *message, PyObject *names)
         int done = field ? encode_value(out, field) : -1;
         Py_XDECREF(field);
         if (done < 0)
-            return -1;
+            return at_field(out, PyTuple_GET_ITEM(names, i));
     }
     return 0;
 }
@@ -310,32 +349,60 @@ static int encode_message(struct out *out, PyObject *message, PyObject *entry)
     return close_extension(out, start, (unsigned char)PyLong_AsLong(PyTuple_GET_ITEM(entry, 0)));
 }
 
+/* What a packed value failed at: Python code knows what the steps within it stand for. */
+static int at_packed(struct out *out, PyObject *value)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *done = out->path ? PyObject_CallMethod((PyObject *)out->codec, "_name_step", "OO", value, out->path)
+                               : Py_NewRef(Py_None);
+    Py_XDECREF(done);
+    PyErr_Restore(type, error, traceback);
+    return -1;
+}
+
+static int encode_packed(struct out *out, PyObject *value, PyObject *packed)
+{
+    if (out->messages == CODEC_MAX_MESSAGES) {
+        PyErr_Format(out->codec->state->encode_error, "messages are nested deeper than %d", CODEC_MAX_MESSAGES);
+        return -1;
+    }
+    out->messages++;
+    int done = encode_value(out, packed);
+    out->messages--;
+    return done < 0 ? at_packed(out, value) : 0;
+}
+
+static int put_buffer(struct out *out, PyObject *data)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
+        return -1;
+    int done = put_bytes(out, view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    return done;
+}
+
 /* Whatever else: Python's to decide. */
 static int encode_other(struct out *out, PyObject *value)
 {
     size_t start = out->size;
-    PyObject *pair = PyObject_CallMethod((PyObject *)out->codec, "_pack_other", "O", value);
-    if (!pair)
-        return -1;
-    unsigned int tag;
-    Py_buffer data;
+    PyObject *pair = PyObject_CallMethod((PyObject *)out->codec, "_pack_other", "(O)", value), *packed;
+    long tag;
     int done = -1;
-    if (PyArg_ParseTuple(pair, "Iy*;_pack_other returns (tag, bytes)", &tag, &data)) {
-        if (put(out, 3) && put_bytes(out, data.buf, (size_t)data.len) == 0)
-            done = close_extension(out, start, (unsigned char)tag);
-        PyBuffer_Release(&data);
-    }
-    Py_DECREF(pair);
-    return done;
+    if (pair && PyArg_ParseTuple(pair, "lO;_pack_other returns (tag, what it packed)", &tag, &packed) && put(out, 3))
+        done = codec_is_packed(tag) ? encode_packed(out, value, packed) : put_buffer(out, packed);
+    Py_XDECREF(pair);
+    return done < 0 ? -1 : close_extension(out, start, (unsigned char)tag);
 }
 
 static int encode_nested(struct out *out, PyObject *value)
 {
-    if (PyList_Check(value))
+    if (PyList_CheckExact(value))
         return encode_list(out, value);
-    if (PyTuple_Check(value))
+    if (PyTuple_CheckExact(value))
         return encode_tuple(out, value);
-    if (PyDict_Check(value))
+    if (PyDict_CheckExact(value))
         return encode_dict(out, value);
     PyObject *entry = PyDict_GetItemWithError(out->codec->types, (PyObject *)Py_TYPE(value));
     if (entry)
@@ -345,17 +412,17 @@ static int encode_nested(struct out *out, PyObject *value)
 
 static int encode_value(struct out *out, PyObject *value)
 {
-    if (PyUnicode_Check(value))
+    if (PyUnicode_CheckExact(value))
         return encode_str(out, value);
     if (value == Py_None)
         return put_number(out, 0xC0, 0, 0);
     if (value == Py_True || value == Py_False)
         return put_number(out, value == Py_True ? 0xC3 : 0xC2, 0, 0);
-    if (PyLong_Check(value))
+    if (PyLong_CheckExact(value))
         return encode_int(out, value);
-    if (PyFloat_Check(value))
+    if (PyFloat_CheckExact(value))
         return encode_float(out, value);
-    if (PyBytes_Check(value) || PyByteArray_Check(value) || PyMemoryView_Check(value))
+    if (PyBytes_CheckExact(value) || PyByteArray_CheckExact(value) || PyMemoryView_Check(value))
         return encode_buffer(out, value);
     if (out->nested == CODEC_MAX_NESTED) {
         PyErr_Format(PyExc_ValueError, "containers are nested deeper than %d", CODEC_MAX_NESTED);
@@ -369,16 +436,36 @@ static int encode_value(struct out *out, PyObject *value)
 
 /* ---- the calls ---- */
 
+/* Give the EncodeError that is raised the path to what could not travel; the path is taken over. */
+static void locate(CodecObject *codec, PyObject *steps)
+{
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    PyObject *path = NULL;
+    if (error && PyObject_TypeCheck(error, (PyTypeObject *)codec->state->encode_error) && PyList_Reverse(steps) == 0)
+        path = PyList_AsTuple(steps);
+    if (path)
+        PyObject_SetAttrString(error, "path", path);
+    Py_XDECREF(path);
+    Py_DECREF(steps);
+    PyErr_Restore(type, error, traceback);
+}
+
 static PyObject *encode(CodecObject *self, PyObject *value)
 {
     struct out out = {.codec = self, .bytes = self->spare, .room = self->spare_room};
     self->spare = NULL; /* ours: what we call may encode something else meanwhile */
     self->spare_room = 0;
-    PyObject *result = NULL;
+    PyObject *result = NULL, *named = self->named;
+    self->named = NULL;
     if (encode_value(&out, value) == 0)
         result = PyBytes_FromStringAndSize((const char *)out.bytes, (Py_ssize_t)out.size);
     else
         blame(self, "a", (PyObject *)Py_TYPE(value));
+    Py_XSETREF(self->named, named);
+    if (out.path)
+        locate(self, out.path);
     if (!self->spare && out.room <= SPARE_MOST) {
         self->spare = out.bytes;
         self->spare_room = out.room;

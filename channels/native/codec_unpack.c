@@ -227,6 +227,21 @@ static PyObject *decode_message(struct in *in, PyObject *entry)
     return made;
 }
 
+/* The value in an extension, which Python code makes something of. */
+static PyObject *decode_packed(struct in *in, PyObject *tag)
+{
+    if (in->messages == CODEC_MAX_MESSAGES)
+        return PyErr_Format(in->codec->state->decode_error, "messages are nested deeper than %d", CODEC_MAX_MESSAGES);
+    in->messages++;
+    PyObject *packed = decode_value(in), *made = NULL;
+    if (packed && in->at != in->end)
+        fail(in, "bytes follow the value of an extension");
+    else if (packed)
+        made = PyObject_CallMethod((PyObject *)in->codec, "_rebuild", "OO", tag, packed);
+    Py_XDECREF(packed);
+    return made;
+}
+
 static PyObject *decode_extension(struct in *in, uint64_t size)
 {
     uint64_t tag;
@@ -237,15 +252,17 @@ static PyObject *decode_extension(struct in *in, uint64_t size)
         return NULL;
     PyObject *number = PyLong_FromLong((signed char)tag);
     PyObject *entry = number ? PyDict_GetItemWithError(in->codec->classes, number) : NULL, *made = NULL;
+    struct in inner = *in;
+    inner.at = bytes;
+    inner.end = bytes + size;
     if (entry) {
-        struct in inner = *in;
-        inner.at = bytes;
-        inner.end = bytes + size;
         Py_INCREF(entry);
         made = decode_message(&inner, entry);
         Py_DECREF(entry);
     } else if (number && !PyErr_Occurred()) {
-        made = PyObject_CallMethod((PyObject *)in->codec, "_unpack_other", "Oy#", number, bytes, (Py_ssize_t)size);
+        made = codec_is_packed((signed char)tag) ? decode_packed(&inner, number)
+                                                 : PyObject_CallMethod((PyObject *)in->codec, "_unpack_other", "Oy#",
+                                                                       number, bytes, (Py_ssize_t)size);
     }
     Py_XDECREF(number);
     return made;
@@ -328,7 +345,10 @@ static PyObject *decode_value(struct in *in)
 static PyObject *decode(CodecObject *self, const void *bytes, size_t size)
 {
     struct in in = {.codec = self, .at = bytes, .end = (const unsigned char *)bytes + size, .total = size};
+    PyObject *named = self->named;
+    self->named = NULL;
     PyObject *value = decode_value(&in);
+    Py_XSETREF(self->named, named);
     if (value && in.at == in.end)
         return value;
     if (value) {

@@ -38,10 +38,10 @@ class Desk:
             self.node.cells[cell.actor_id] = cell
             cell.start()
 
-    async def take(self, *envelope: object) -> None:
+    async def take(self, kind: int, *parts: object) -> None:
         """It arrives alone, in a callback."""
         await asyncio.sleep(0)
-        messages: Any = [(0, self.node.codec.encode(envelope))]
+        messages: Any = [(0, self.node.codec.encode((int(kind), *parts)))]
         asyncio.get_running_loop().call_soon(self.delivery.handle_all, self.peer, messages, True)
         for _ in range(3):
             await asyncio.sleep(0)

@@ -108,8 +108,13 @@ async def test_what_cannot_travel_is_an_error_at_the_side_that_sent_it(system: r
     counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
     with pytest.raises(EncodeError, match="object"):
         await counter.echo(object())
-    with pytest.raises(EncodeError, match="Msg"):  # for groups, and no tuple
-        await counter.echo(Counter.add.msg(1))
+    with pytest.raises(EncodeError, match=r"^argument 1 of echo, \['k'\]\[1\]: a value of type object"):
+        await counter.echo({"k": [0, object()]})
+    with pytest.raises(EncodeError, match=r"^argument 'k' of echo, \.x: "):
+        counter.echo.cast(k=Point(object(), 1))
+    with pytest.raises(rt.RemoteError, match=r"result cannot travel: \['k'\]: a value of type object"):
+        await counter.unencodable_within()
+    assert await counter.echo(Counter.add.msg(1)) == Counter.add.msg(1)
     with pytest.raises(rt.RemoteError, match=r"EncodeError.*result cannot travel"):
         await counter.unencodable()
     assert await counter.add(1) == 1

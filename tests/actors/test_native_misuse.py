@@ -50,7 +50,7 @@ async def test_a_call_to_what_is_no_actor_at_all_is_answered(kind: Envelope) -> 
 
 async def test_a_list_of_messages_may_be_changed_while_they_are_handled() -> None:
     desk = Desk(Worker)
-    messages: Any = [(0, desk.node.codec.encode([Envelope.CAST, 1, "note", [n], {}])) for n in range(4)]
+    messages: Any = [(0, desk.node.codec.encode([int(Envelope.CAST), 1, "note", [n], {}])) for n in range(4)]
 
     def decode(data: bytes) -> object:
         messages.clear()
@@ -67,7 +67,7 @@ async def test_cells_that_are_no_dict_are_an_error() -> None:
     desk = Desk(Worker)
     desk.node.cells = [1, 2]
     with pytest.raises(RuntimeError, match="cells are no dict"):
-        desk.delivery.handle(desk.peer, desk.node.codec.encode([Envelope.CAST, 1, "note", [1], {}]))
+        desk.delivery.handle(desk.peer, desk.node.codec.encode([int(Envelope.CAST), 1, "note", [1], {}]))
     await desk.close()
 
 

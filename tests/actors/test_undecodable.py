@@ -32,10 +32,10 @@ async def system() -> AsyncIterator[rt.System]:
         yield system
 
 
-def put_into_ring(actor: Any, envelope: tuple[object, ...]) -> None:
+def put_into_ring(actor: Any, kind: int, *rest: object) -> None:
     """Send an envelope to the actor's process, its large buffers behind it."""
     node = actor._sender
-    parts = node.codec.encode_parts(envelope)
+    parts = node.codec.encode_parts((int(kind), *rest))
     assert len(parts) > 1
     (peer,) = node.peers.values()
     assert node.outbox.try_send(parts, peer.mask)
@@ -63,9 +63,9 @@ async def test_a_call_with_buffers_behind_it_that_does_not_decode_ends_with_the_
     node.calls._pending[future.call_id] = (future, node.routes[ref._actor_id])
     arguments = ("echo", (Unknown(b"x" * LARGE),), {}, None)
     if kind is Envelope.CALL:
-        put_into_ring(ref, (kind, ref._actor_id, future.call_id, *arguments))
+        put_into_ring(ref, kind, ref._actor_id, future.call_id, *arguments)
     else:
-        put_into_ring(ref, (kind, [ref._actor_id + 1, ref._actor_id], future.call_id - 1, None, *arguments))
+        put_into_ring(ref, kind, [ref._actor_id + 1, ref._actor_id], future.call_id - 1, None, *arguments)
     with pytest.raises(rt.RemoteError, match="unknown message tag 117"):
         await future
     assert await counter.add(1) == 1
@@ -107,7 +107,7 @@ async def test_what_is_no_envelope_is_counted_and_disturbs_nobody(system: rt.Sys
     ],
     ids=lambda wrong: str(wrong)[:60],
 )
-async def test_an_envelope_of_wrong_parts_gets_into_no_mailbox(system: rt.System, wrong: tuple[object, ...]) -> None:
+async def test_an_envelope_of_wrong_parts_gets_into_no_mailbox(system: rt.System, wrong: tuple[Any, ...]) -> None:
     """In a mailbox it would end the actor, or whoever waits behind it."""
     counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
     ref: Any = counter
@@ -116,7 +116,7 @@ async def test_an_envelope_of_wrong_parts_gets_into_no_mailbox(system: rt.System
     def real(part: object) -> object:
         return ref._actor_id if part == "ID" else [real(item) for item in part] if isinstance(part, list) else part
 
-    ref._sender.send(peer, ref._sender.codec.encode([real(part) for part in wrong]))
+    ref._sender.send(peer, ref._sender.codec.encode([int(wrong[0]), *(real(part) for part in wrong[1:])]))
     assert await counter.add(1) == 1
     assert (await system.statistics())["Counter-1"].undecodable == 1
 

@@ -212,19 +212,20 @@ for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint
                 got = codec.decode(data, copy=copy)
                 assert got.dtype == dtype and got.shape == tensor.shape and torch.equal(got, tensor), (dtype, shape)
 big = torch.arange(5000.0, requires_grad=True)
-parts = codec.encode_parts({"t": big, "v": big.reshape(50, 100).T})
+parts = codec.encode_parts({"t": big, "v": big.detach().reshape(50, 100).T})
 assert memoryview(parts[1]).nbytes == 20000
 data = b"".join(parts)
 got = codec.decode(data, copy=False)
 assert torch.equal(got["v"], big.detach().reshape(50, 100).T)
-assert torch.equal(codec.decode(data)["t"], big.detach())
+assert torch.equal(codec.decode(data)["t"], big) and codec.decode(data)["t"].requires_grad
 own = codec.decode(data)["t"]
-own[0] = 7.0
-for wrong in (torch.zeros(3).to_sparse(), torch.empty(3, device="meta")):
+own.detach()[0] = 7.0
+for wrong, words in ((torch.zeros(3).to_sparse(), "on the CPU"), (torch.empty(3, device="meta"), "on the CPU"),
+                     (big * 2, "detach")):
     try:
         codec.encode(wrong)
     except EncodeError as error:
-        assert "on the CPU" in str(error)
+        assert words in str(error)
     else:
         raise AssertionError
 for dtype in ("Tensor", "nothing", "float32"):

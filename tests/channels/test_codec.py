@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections import OrderedDict
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import NamedTuple
 
 import msgpack
 import pytest
@@ -139,17 +136,9 @@ def test_numbers_around_every_border_of_the_format(bits):
     assert codec.decode(msgpack.packb(0.5, use_single_float=True)) == 0.5
 
 
-def test_subclasses_of_plain_types_travel_as_those():
-    class Kind(IntEnum):
-        CALL = 3
-
-    class Pair(NamedTuple):
-        a: int
-        b: str
-
+def test_buffers_of_bytes_arrive_as_bytes():
     codec = Codec()
-    value = [Kind.CALL, Pair(1, "x"), OrderedDict(k=1), bytearray(b"b"), memoryview(b"m")]
-    assert codec.decode(codec.encode(value)) == [3, [1, "x"], {"k": 1}, b"b", b"m"]
+    assert codec.decode(codec.encode([bytearray(b"b"), memoryview(b"m")])) == [b"b", b"m"]
 
 
 def test_messages_arrive_as_their_class_nested_in_anything():
@@ -273,16 +262,13 @@ def nested_trees(depth):
     [
         (object(), "builtins.object|of type object"),
         ([1, {"k": Ref(1, "")}], "Ref"),
-        (Tree("t", [{1, 2}]), "of type set"),
+        (Tree("t", [{1, Ref(1, "")}]), r"^.children\[0\] \(a member\): a value of type .*Ref"),
         ("\ud800", "str"),
         (Tree("\ud800"), "Tree"),
-        (2**64, "65 bits"),
-        (Point(-(2**63) - 1), "64 bits"),
         (nested_lists(5000), "list"),
         (nested_trees(64), "nested deeper than 64"),
-        (1j, "complex"),
         (lambda: 0, "function"),
-        ([{"inner": {(1, 2): 3}}], "dict whose keys are tuples"),
+        ([{"inner": {(1, (2, lambda: 0)): 3}}], r"^\[0\]\['inner'\].keys\(\)\[1\]\[1\]: .*function"),
     ],
 )
 def test_what_cannot_travel_is_named_and_the_codec_goes_on(value, named):

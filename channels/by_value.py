@@ -1,0 +1,105 @@
+"""Definitions of classes that cannot be imported by name, as bytes: through cloudpickle, which this module loads.
+
+A class keeps its identity: however often its definition travels, each process has one class of it, and where it was
+defined that is the class itself.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any, Final
+
+import cloudpickle
+
+from .importable import is_importable_module
+
+_DEFINITIONS_KEPT: Final = 256  # of those that came from others
+
+_lock = RLock()  # cloudpickle's registry is one for the process
+_dumped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
+_loaded: dict[bytes, type[Any]] = {}
+_complete: weakref.WeakSet[type] = weakref.WeakSet()  # classes that have their attributes here
+
+
+def dump(cls: type) -> bytes:
+    """The definition of a class, as it was when it was first asked for. ``TypeError`` if it does not travel."""
+    with _lock:
+        data = _dumped.get(cls)
+        if data is None:
+            try:
+                data = _dumped[cls] = _dump(cls)
+            except Exception as error:
+                raise TypeError(
+                    f"class {cls.__module__}:{cls.__qualname__} cannot be imported by another process, and its "
+                    f"definition does not travel by value: {type(error).__name__}: {error}. Move it into a module"
+                ) from error
+    return data
+
+
+def load(data: bytes) -> Any:
+    """The class of a definition: this process's own, if it has it already. Raises what its code raises."""
+    with _lock:
+        cls = _loaded.get(data)
+        if cls is None:
+            cls = pickle.loads(data)
+            if len(_loaded) >= _DEFINITIONS_KEPT:
+                del _loaded[next(iter(_loaded))]
+            _loaded[data] = cls
+    return cls
+
+
+def _dump(cls: type) -> bytes:
+    file = io.BytesIO()
+    with _by_value() as by_value:
+        _Pickler(file, by_value).dump(cls)
+    return file.getvalue()
+
+
+@contextmanager
+def _by_value() -> Iterator[list[types.ModuleType]]:
+    """The modules in the list, which grows, are pickled by value meanwhile; those of the user's own choice stay."""
+    before = set(cloudpickle.list_registry_pickle_by_value())
+    modules: list[types.ModuleType] = []
+    try:
+        yield modules
+    finally:
+        for module in modules:
+            if module.__name__ not in before:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles by value what cannot be imported, and lets no definition change a class that is there already."""
+
+    def __init__(self, file: io.BytesIO, by_value: list[types.ModuleType]) -> None:
+        super().__init__(file)
+        self._by_value = by_value
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, types.FunctionType)):
+            module = sys.modules.get(obj.__module__ or "")
+            if module is not None and obj.__module__ != "__main__" and not is_importable_module(obj.__module__):
+                cloudpickle.register_pickle_by_value(module)
+                self._by_value.append(module)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            make, arguments, state, items, pairs, set_state = reduced
+            _complete.add(obj)
+            reduced = (make, arguments, (set_state, state), items, pairs, complete_class)
+        return reduced
+
+
+def complete_class(cls: type, state: tuple[Any, Any]) -> type:
+    """Give a class that was just made its attributes; one that has them is left as it is (called by pickle)."""
+    set_state, attributes = state
+    if cls not in _complete:
+        set_state(cls, attributes)
+        _complete.add(cls)
+    return cls
