@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ringcast.channels import ChannelError
+from ringcast.channels import ChannelError, EncodeError
 
 from . import call_scope
 from .consumer import StreamReader
 from .errors import ActorDied, ActorError, CallCycle, Cause, DeadlineExceeded, MailboxFull
 from .ref import Ref
 from .route import UP, Local, Outgoing, Route, RouteState
-from .wire import Envelope
+from .wire import Envelope, name_argument
 
 if TYPE_CHECKING:
     from .node import Node
@@ -119,7 +119,11 @@ class Calls:
             payload, local = b"", Local(CAST, method, args, kwargs, call_scope.current())
             size_bytes = LOCAL_MESSAGE_BYTES
         else:
-            payload, local = node.codec.encode((CAST, route.actor_id, method, args, kwargs)), None
+            try:
+                payload, local = node.codec.encode((CAST, route.actor_id, method, args, kwargs)), None
+            except EncodeError as error:
+                name_argument(error, method, 3)
+                raise
             size_bytes = len(payload)
         if route.state is UP and not route.waiting and route.allows(size_bytes):
             node.transmit(route, None, size_bytes, payload, local)
@@ -308,7 +312,11 @@ class Calls:
             size_bytes = LOCAL_MESSAGE_BYTES
         else:
             message = (kind, route.actor_id, call_id, method, args, kwargs, context.pack())
-            payload, local = node.codec.encode(message), None
+            try:
+                payload, local = node.codec.encode(message), None
+            except EncodeError as error:
+                name_argument(error, method, 4)
+                raise
             size_bytes = len(payload)
         self._pending[call_id] = (waiter, route)
         if route.state is UP and not route.waiting and route.allows(size_bytes):
@@ -346,7 +354,11 @@ class Calls:
         first = waiters[0].call_id if waiters else None
         actor_ids = [route.actor_id for route in routes]
         context = call_scope.current().pack()
-        payload = node.codec.encode((GROUP, actor_ids, first, reply_from, method, args, kwargs, context))
+        try:
+            payload = node.codec.encode((GROUP, actor_ids, first, reply_from, method, args, kwargs, context))
+        except EncodeError as error:
+            name_argument(error, method, 5)
+            raise
         size_bytes = len(payload)
         if not all(route.allows(size_bytes) for route in routes):
             return False

@@ -9,7 +9,7 @@ from ringcast.channels import EncodeError, SegmentError
 
 from ._native import RemoteOriginCore
 from .errors import ActorDied, ActorError, CallCancelled, CallCycle, Cause, DeadlineExceeded, RemoteError
-from .wire import Envelope, FailureKind
+from .wire import Envelope, FailureKind, name_part
 
 if TYPE_CHECKING:
     from .node import Node
@@ -42,10 +42,17 @@ class RemoteOrigin(RemoteOriginCore):
 
     def _cannot_travel(self, name: str, call_id: int, error: EncodeError | SegmentError) -> None:
         """A value could not be sent (from native/origin.c)."""
+        if isinstance(error, EncodeError):
+            name_part(error, 1)
         self.fail(name, call_id, FailureKind.RAISED, error, f"the result cannot travel: {error}", "")
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
-        self._send(self._node.codec.encode((int(Envelope.ITEMS), call_id, items, window)))
+        try:
+            data = self._node.codec.encode((int(Envelope.ITEMS), call_id, items, window))
+        except EncodeError as error:
+            name_part(error, 2)
+            raise
+        self._send(data)
 
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str

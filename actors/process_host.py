@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ringcast.channels import Frame, Link, RingWriter, Segment, create_segment
+from ringcast.channels import EncodeError, Frame, Link, RingWriter, Segment, create_segment
 
 from . import platform
 from .boot import BOARD_FREE, BOARD_READY, BOARD_SPARE, BOARD_STARTING, CPUS_VARIABLE, Boot, class_for_travel
@@ -26,7 +26,7 @@ from .peer import Peer
 from .placement import process
 from .statistics import NodeStatistics
 from .system_calls import calling, explain
-from .wire import FrameKind
+from .wire import FrameKind, name_argument
 
 if TYPE_CHECKING:
     from .root_node import RootNode
@@ -113,7 +113,11 @@ class ProcessHost:
         root, child = self._root, self.child
         is_spare = self._on_spare_death is not None
         class_name, class_bytes = class_for_travel(child.spec.cls)
-        arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs), handoff))
+        try:
+            arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs), handoff))
+        except EncodeError as error:
+            name_argument(error, child.spec.cls.__qualname__, 0)
+            raise
         boot = Boot(
             slot=self.slot,
             epoch=self.incarnation,

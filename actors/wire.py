@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from ringcast.channels import EncodeError
+
 
 class Envelope(IntEnum):
     """Kinds of ring messages between nodes."""
@@ -68,3 +70,17 @@ class FrameKind(IntEnum):
     SUSPECT = 56  # actor_id, progress: it looks stalled
     STATISTICS = 55  # NodeStatistics
     LEFT = 72  # a connected program lets go of the rings
+
+
+def name_argument(error: EncodeError, method: str, position: int) -> None:
+    """Say which argument of a call could not travel; ``position``: of the arguments in the envelope."""
+    envelope, argument, *rest = (*error.path, "", "")
+    if envelope == f"[{position}]" and argument:
+        error.path = (f"argument {int(argument[1:-1]) + 1} of {method}, ", *rest[:-2])
+    elif envelope == f"[{position + 1}]" and argument:
+        error.path = (f"argument {argument[1:-1]} of {method}, ", *rest[:-2])
+
+
+def name_part(error: EncodeError, depth: int) -> None:
+    """Leave the envelope's own parts out of the path to what could not travel."""
+    error.path = error.path[depth:]

@@ -63,37 +63,41 @@ def _dump(cls: type) -> bytes:
 
 
 @contextmanager
-def _by_value() -> Iterator[list[types.ModuleType]]:
-    """The modules in the list, which grows, are pickled by value meanwhile; those of the user's own choice stay."""
-    before = set(cloudpickle.list_registry_pickle_by_value())
-    modules: list[types.ModuleType] = []
+def _by_value() -> Iterator[dict[str, types.ModuleType]]:
+    """The modules put into the dict are pickled by value meanwhile."""
+    modules: dict[str, types.ModuleType] = {}
     try:
         yield modules
     finally:
-        for module in modules:
-            if module.__name__ not in before:
-                cloudpickle.unregister_pickle_by_value(module)
+        for module in modules.values():
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Pickles by value what cannot be imported, and lets no definition change a class that is there already."""
 
-    def __init__(self, file: io.BytesIO, by_value: list[types.ModuleType]) -> None:
+    def __init__(self, file: io.BytesIO, by_value: dict[str, types.ModuleType]) -> None:
         super().__init__(file)
         self._by_value = by_value
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, types.FunctionType)):
-            module = sys.modules.get(obj.__module__ or "")
-            if module is not None and obj.__module__ != "__main__" and not is_importable_module(obj.__module__):
-                cloudpickle.register_pickle_by_value(module)
-                self._by_value.append(module)
+            self._look_at_module(obj.__module__ or "")
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             make, arguments, state, items, pairs, set_state = reduced
             _complete.add(obj)
             reduced = (make, arguments, (set_state, state), items, pairs, complete_class)
         return reduced
+
+    def _look_at_module(self, name: str) -> None:
+        """Have a module pickled by value that cannot be imported by its name."""
+        module = sys.modules.get(name)
+        if module is None or name == "__main__" or is_importable_module(name):
+            return
+        if name not in cloudpickle.list_registry_pickle_by_value():  # the program's own choices stay
+            cloudpickle.register_pickle_by_value(module)
+            self._by_value[name] = module
 
 
 def complete_class(cls: type, state: tuple[Any, Any]) -> type:

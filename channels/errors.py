@@ -17,7 +17,7 @@ class EncodeError(ChannelError):
 
     def __str__(self) -> str:
         path = self.path if len(self.path) <= _PATH_STEPS else (*self.path[:_PATH_STEPS], "...")
-        return f"{''.join(path)}: {super().__str__()}" if path else super().__str__()
+        return f"{''.join(path).rstrip(', ')}: {super().__str__()}" if path else super().__str__()
 
 
 class DecodeError(ChannelError):

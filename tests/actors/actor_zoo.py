@@ -68,6 +68,10 @@ class Counter(rt.Actor):
         return object()
 
     @rt.call
+    async def unencodable_within(self) -> object:
+        return {"k": [1, object()]}
+
+    @rt.call
     async def sleep(self, seconds: float) -> str:
         try:
             await asyncio.sleep(seconds)
