@@ -80,11 +80,12 @@ class EngineArgs:
     def worker_config(self, model_path: Path) -> WorkerConfig:
         """The worker's share. Its `WorkerConfigError` (a ValueError) names field, value and remedy.
 
-        ``max_model_len`` is not in it: the engine core bounds requests, against what the worker says it can do.
+        ``max_model_len`` is in it too: a model whose rope is made for it can do more than its default context.
         """
         return WorkerConfig(
             model_path=str(model_path),
             dtype=self.dtype,
+            max_model_len=self.max_model_len,
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
             num_threads=0 if self.num_threads is None else self.num_threads,
             quantization=self.quantization,

@@ -71,17 +71,30 @@ def _from_path(name: str) -> ModelSource:
         raise ModelNotFound(f"no model at {name!r}: {error}; give a path without ~") from error
     if not path.exists():
         raise ModelNotFound(f"no model at {name!r}: there is no such file or folder; {_REMEDY}")
+    from ringcast.gpu.gguf_shards import is_later_shard
+
     if path.is_file():
         with path.open("rb") as file:
             magic = file.read(4)
         if magic != b"GGUF":
             raise ModelUnusable(f"{name!r} is not a GGUF file (it starts with {magic!r}): {_REMEDY}")
         return ModelSource(name, path.resolve(), "gguf")
+    _refuse_adapter(path)
     if (path / "config.json").is_file():
         return ModelSource(name, path.resolve(), "hf")
-    files = sorted(item.name for item in path.glob("*.gguf"))
+    files = sorted(item.name for item in path.glob("*.gguf") if not is_later_shard(item))
     hint = f"name one of its files: {', '.join(files)}" if files else _REMEDY
     raise ModelNotFound(f"the folder {name!r} has no config.json: {hint}")
+
+
+def _refuse_adapter(folder: Path) -> None:
+    from ringcast.gpu.adapters import refuse_adapter
+    from ringcast.gpu.errors import UnsupportedModelError
+
+    try:
+        refuse_adapter(folder)
+    except UnsupportedModelError as error:
+        raise ModelUnusable(str(error)) from error
 
 
 def _from_hub(name: str) -> Path:
@@ -108,6 +121,7 @@ def _from_hub(name: str) -> Path:
             f"the hub model {name!r} is not in the hub's cache and could not be downloaded "
             f"({_first_line(error)}): check the network and HF_HUB_OFFLINE, or give a local path"
         ) from error
+    _refuse_adapter(folder)
     if not (folder / "config.json").is_file():
         raise ModelUnusable(f"the hub model {name!r} has no config.json: it is not in Hugging Face format")
     return folder

@@ -63,6 +63,12 @@ class GGUFModel:
         return prints[0] if len(prints) == 1 else hashlib.sha256(" ".join(prints).encode()).hexdigest()
 
 
+def is_later_shard(path: Path) -> bool:
+    """Whether this is, by its name, another shard of a split model than the first."""
+    match = _NAME.fullmatch(path.name)
+    return match is not None and int(match[2]) > 1
+
+
 def _others(first: GGUFFile) -> list[GGUFFile]:
     """The shards behind the first, in order; none where the model is in one file."""
     path = first.path
