@@ -18,7 +18,8 @@ from ringcast.frontend.server.app import create_app
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FOR_USERS = [
-    ROOT / "docs" / f"{name}.md" for name in ("quickstart", "cli", "embedding", "operations", "troubleshooting")
+    ROOT / "docs" / f"{name}.md"
+    for name in ("quickstart", "cli", "embedding", "operations", "troubleshooting", "models")
 ]
 OF_OTHERS = {"--shm-size"}  # docker's
 
