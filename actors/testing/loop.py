@@ -14,7 +14,8 @@ import sys
 import warnings
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import Context
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
@@ -88,15 +89,14 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
             return
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._finish_generator)
-        events._set_running_loop(self)
         try:
-            handle._run()
+            with self._running():
+                handle._run()
         except SystemExit as exit:
             if not self.process.is_child:
                 raise
             self.process.exit(exit.code)
         finally:
-            events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
 
     def unwind(self) -> None:
@@ -105,11 +105,18 @@ class SimulatedLoop(Strand, asyncio.AbstractEventLoop):
         self._timers.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never begun
-            events._set_running_loop(self)
-            try:
+            with self._running():
                 self._close_tasks()
-            finally:
-                events._set_running_loop(None)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Be the running loop, instead of the one in which a simulation was entered by mistake."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            yield
+        finally:
+            events._set_running_loop(outer)
 
     def _close_tasks(self) -> None:
         for task in self.tasks:

@@ -304,10 +304,17 @@ def test_what_is_not_simulated_says_so() -> None:
 
 
 async def test_a_simulation_does_not_run_inside_an_event_loop() -> None:
+    """A11: it is refused, and the loop around it goes on."""
+
     async def main(system: rt.System) -> None: ...
 
+    around = asyncio.get_running_loop()
     with testing.Simulation(1) as sim, pytest.raises(testing.NotSimulated, match="outside of any event loop"):
         sim.run(main)
+    assert asyncio.get_running_loop() is around
+    with pytest.raises(testing.NotSimulated, match="outside of any event loop"):
+        testing.explore(lambda sim, system: main(system), [1])
+    await asyncio.wait_for(asyncio.sleep(0.01), 1)
 
 
 def test_several_systems_live_in_one_simulation() -> None:
