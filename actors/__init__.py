@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
     from .placement import Restart, Spec, Where, here, process, spec
+    from .portal import Portal
     from .program import run
     from .serving import Serving, serve
     from .statistics import MailboxStatistics, NodeStatistics
     from .supervisor import Supervisor
     from .system import System
+    from .thread_system import ThreadPortal, start_in_thread
 else:
     _MODULE_OF = {
         "ChildLogging": "child_settings",
@@ -51,6 +53,7 @@ else:
         "NodeStatistics": "statistics",
         "Ok": "group",
         "Output": "child_output",
+        "Portal": "portal",
         "Ready": "events",
         "Remote": "connection",
         "Restart": "placement",
@@ -61,6 +64,7 @@ else:
         "Stopped": "events",
         "Supervisor": "supervisor",
         "System": "system",
+        "ThreadPortal": "thread_system",
         "Watch": "context",
         "Where": "placement",
         "connect": "connection",
@@ -72,6 +76,7 @@ else:
         "serve": "serving",
         "set_executable": "child_command",
         "spec": "placement",
+        "start_in_thread": "thread_system",
     }
 
     def __getattr__(name: str) -> object:
@@ -114,6 +119,7 @@ __all__ = [
     "NotInSystem",
     "Ok",
     "Output",
+    "Portal",
     "Ready",
     "Remote",
     "RemoteError",
@@ -126,6 +132,7 @@ __all__ = [
     "Stopped",
     "Supervisor",
     "System",
+    "ThreadPortal",
     "Watch",
     "Where",
     "call",
@@ -141,6 +148,7 @@ __all__ = [
     "serve",
     "set_executable",
     "spec",
+    "start_in_thread",
     "stream",
     "trace",
 ]

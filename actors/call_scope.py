@@ -103,6 +103,9 @@ class deadline:  # reads as a statement: async with rt.deadline(0.5):
     Like ``asyncio.timeout``, but the moment travels with the calls: a message that arrives later is not handled, and
     a handler that runs on is cancelled at its own side. Nested deadlines: the earlier one counts. Raises
     `DeadlineExceeded`, which is a ``TimeoutError``.
+
+    In a thread without a loop, ``with rt.deadline(seconds):`` bounds the calls that it makes through a `Portal`;
+    other code inside is not interrupted.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -136,6 +139,20 @@ class deadline:  # reads as a statement: async with rt.deadline(0.5):
             raise
         except TimeoutError as timeout:
             raise DeadlineExceeded("waiting for the answer") from timeout
+
+    def __enter__(self) -> deadline:
+        import asyncio
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._block = Block(deadline=self._at)
+            self._token = self._block.enter()
+            return self
+        raise RuntimeError("`with rt.deadline(...)` on an event loop would cancel nothing: use `async with`")
+
+    def __exit__(self, *_: object) -> None:
+        self._block.leave(self._token)
 
 
 class trace:  # reads as a statement: with rt.trace(traceparent):

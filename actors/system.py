@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .actor import Actor, BlockingActor
 from .child_output import Output, check_output
@@ -27,6 +27,9 @@ from .root_node import RootNode
 from .standard_streams import open_standard_streams
 from .statistics import NodeStatistics, node_statistics
 from .supervisor import Strategy, Supervisor
+
+if TYPE_CHECKING:
+    from .portal import Portal
 
 A = TypeVar("A", bound=Actor | BlockingActor)
 
@@ -69,6 +72,7 @@ class System:
         self._root: RootNode | None = None
         self._supervisor: Supervisor | None = None
         self._stopped = False
+        self.portals: list[Portal] = []  # they are shut when it stops
 
     async def __aenter__(self) -> System:
         if self._root is not None or self._stopped:
@@ -91,8 +95,21 @@ class System:
         finally:
             self._stopped = True
             self._root = None
+            for portal in self.portals:
+                portal.shut()
             await root.end_stragglers()
             root.close()
+
+    def portal(self) -> Portal:
+        """The way in for threads: ``portal.call(counter.add, 2)`` waits in the calling thread. See docs/threads.md."""
+        from .portal import Portal
+
+        return Portal(self, self._running().loop)
+
+    @property
+    def is_up(self) -> bool:
+        """It was entered and has not stopped."""
+        return self._root is not None
 
     @property
     def supervisor(self) -> Supervisor:

@@ -37,6 +37,10 @@ def test_pipeline() -> None:
     assert output_of("pipeline.py").split() == [str(k * k) for k in range(11)]
 
 
+def test_wsgi_counter() -> None:
+    assert output_of("wsgi_counter.py") == "[1, 2, 3, 4, 5]\n"
+
+
 def test_fastapi_pool() -> None:
     spec = importlib.util.spec_from_file_location("fastapi_pool", EXAMPLES / "fastapi_pool.py")
     assert spec is not None

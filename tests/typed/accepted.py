@@ -59,3 +59,14 @@ async def main(system: rt.System) -> None:
     reveal_type(await rt.retry(worker.name)())  # str
     pool = system.supervise("pool", strategy="one_for_all")
     reveal_type(await pool.spawn(rt.spec(Worker, 1)))  # Worker
+
+
+def in_a_thread(portal: rt.Portal) -> None:
+    worker = portal.run(portal.system.spawn, rt.spec(Worker, 0), name="w0", where=rt.process())
+    reveal_type(portal.call(worker.step, [1], dry=True))  # int
+    reveal_type(portal.submit(worker.name).result())  # str
+    portal.cast(worker.step, [1])
+    with portal.stream(worker.tokens, "hi") as tokens:
+        reveal_type(next(tokens))  # str
+    with portal.entered(rt.connect("workers")) as remote:
+        reveal_type(portal.call(remote.find("w0", Worker).name))  # str

@@ -16,3 +16,10 @@ async def main(system: rt.System) -> None:
     text: str = await worker.step([1])  # error: a wrong use of a result
     worker.tokens.open(5)  # error: a wrong argument of a stream
     print(text)
+
+
+def in_a_thread(portal: rt.Portal, worker: Worker) -> None:
+    portal.call(worker.step, "oops")  # error: a wrong argument of a handler
+    portal.cast(worker.step, 3)  # error: and of a cast
+    with portal.stream(worker.tokens, 5) as tokens:  # error: and of a stream
+        print(tokens)
