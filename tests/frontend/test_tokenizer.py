@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ringcast.frontend.chat_template import ChatTemplate
+from ringcast.frontend.detokenizer import TextDecoder
 from ringcast.frontend.errors import InvalidRequest, ModelUnusable
 from ringcast.frontend.gguf_tokenizer import gguf_tokenizer
 from ringcast.frontend.model_source import ModelSource, resolve_model
@@ -101,6 +102,21 @@ def test_bos_is_added_where_the_model_wants_it(metadata: dict[str, Any]) -> None
     backend = gguf_tokenizer({**metadata, "tokenizer.ggml.add_bos_token": True})
     assert backend.encode("a").ids == [1, *gguf_tokenizer(metadata).encode("a").ids]
     assert backend.encode("a", add_special_tokens=False).ids == gguf_tokenizer(metadata).encode("a").ids
+
+
+def test_user_defined_tokens_of_a_gguf_are_whole_but_not_special(metadata: dict[str, Any]) -> None:
+    """C, "held well": they are found in any text, and answers show them."""
+    types = list(metadata["tokenizer.ggml.token_type"])
+    name = metadata["tokenizer.ggml.tokens"][3]
+    assert types[3] == 3  # a control token
+    for kind, shown in ((4, f"a{name}b"), (3, "ab")):
+        types[3] = kind
+        tokenizer = load_tokenizer(resolve_model("smollm2"), {**metadata, "tokenizer.ggml.token_type": types})
+        ids = tokenizer.encode(f"a{name}b")
+        assert ids == [*tokenizer.encode("a"), 3, *tokenizer.encode("b")]
+        assert tokenizer.decode(ids) == shown
+        detokenizer = TextDecoder(tokenizer).start(skip_special_tokens=True)
+        assert "".join(map(detokenizer.push, ids)) + detokenizer.flush() == shown
 
 
 def test_the_template_writes_the_default_system_prompt(smollm2: Tokenizer) -> None:
