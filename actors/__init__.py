@@ -24,8 +24,8 @@ from .retry import retry
 if TYPE_CHECKING:
     from . import testing as testing
     from .child_command import set_executable
+    from .child_logging import ChildLogging
     from .child_output import Output
-    from .child_settings import ChildLogging
     from .connection import Remote, connect
     from .context import Context, Watch
     from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .thread_system import ThreadPortal, start_in_thread
 else:
     _MODULE_OF = {
-        "ChildLogging": "child_settings",
+        "ChildLogging": "child_logging",
         "Context": "context",
         "Died": "events",
         "Err": "group",

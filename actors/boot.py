@@ -33,7 +33,7 @@ class Boot:
     arguments: bytes  # encoded (args, kwargs): decoded after the class's module is imported
     sys_path: list[str]
     log_level: int
-    logging: bytes = b""  # how to set up logging, see `child_settings`
+    logging: bytes = b""  # how to set up logging, see `child_logging`
     is_spare: bool = False  # prepare, and wait for PROMOTE before the actor is started
 
 

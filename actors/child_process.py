@@ -22,8 +22,8 @@ from .async_cell import AsyncCell
 from .blocking_cell import BlockingCell
 from .boot import ROOT_SLOT, Boot, load_class
 from .cell import Panel, describe
+from .child_logging import set_up_logging
 from .child_node import NOT_PROMOTED, AsyncChildNode, BlockingChildNode, ChildControl
-from .child_settings import set_up_logging
 from .context import Context
 from .import_guard import loading
 from .loops import run_on_new_loop, send_all, wait_readable

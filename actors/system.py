@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from .actor import Actor, BlockingActor
+from .child_logging import ChildLogging, pack_logging
 from .child_output import Output, check_output
-from .child_settings import ChildLogging, ChildSettings, pack_logging
+from .child_settings import ChildSettings
 from .context import Watch
 from .directory import Directory
 from .errors import ActorError, NotInSystem

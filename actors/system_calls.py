@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +39,8 @@ def explain(error: BaseException, call: str = "") -> str:
             "of its own (docker run --pids-limit)"
         )
     if number in (errno.EMFILE, errno.ENFILE):
+        import resource
+
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return f"no descriptors are left ({text}): the limit is {soft} (ulimit -n); raise it, or close some"
     return text
@@ -55,5 +56,7 @@ def start_thread(target: Callable[[], None], name: str) -> None:
 
 
 def _process_limit() -> str:
+    import resource
+
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
