@@ -139,13 +139,17 @@ def _kind() -> tuple[str | None, str]:
 
 def _packages() -> dict[str, tuple[str, list[str]]]:
     """Where our packages were found: the file and the folders of each."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if name == "ringcast" or name.startswith("ringcast."):
-            file, folders = getattr(module, "__file__", None), getattr(module, "__path__", None)
-            if folders is not None and file is not None and file.endswith(".py") and os.path.isfile(file):
-                found[name] = os.path.abspath(file), [os.path.abspath(folder) for folder in folders]
-    return found
+    names = [name for name in sys.modules if name == "ringcast" or name.startswith("ringcast.")]
+    return {name: place for name in names if (place := _place_of(name)) is not None}
+
+
+@functools.cache
+def _place_of(name: str) -> tuple[str, list[str]] | None:
+    """The file and the folders of a package; None for a module, or what is in an archive."""
+    file, folders = (getattr(sys.modules[name], attribute, None) for attribute in ("__file__", "__path__"))
+    if file is None or folders is None or not file.endswith(".py") or not os.path.isfile(file):
+        return None
+    return os.path.abspath(file), [os.path.abspath(folder) for folder in folders]
 
 
 @functools.cache

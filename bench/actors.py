@@ -327,6 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
     import uvloop
 
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False  # children get it as a flag
     samples = uvloop.run(measure(repetitions, count))
     for _ in range(repetitions):  # after ours: what they import and start would slow them down
         if has_xoscar:

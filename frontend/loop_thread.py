@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from ringcast.actors.forks import FORKED_TEXT, forget_tasks, tell_of_forks
 from ringcast.actors.standard_streams import open_standard_streams
+from ringcast.actors.system_calls import explain
 
-from .errors import EngineNotReady
+from .errors import EngineNotReady, EngineStartFailed
 
 T = TypeVar("T")
 
@@ -24,7 +25,11 @@ class LoopThread:
         self._ended_because = "the engine was closed"
         # A daemon: a program that ends without closing must not hang; the engine's processes end with ours.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._loop.close()
+            raise EngineStartFailed(explain(error)) from error
         tell_of_forks(self)
 
     def was_forked(self) -> None:

@@ -8,6 +8,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
+from ringcast.frontend.async_llm import AsyncLLM
+from ringcast.frontend.engine_args import EngineArgs
+from ringcast.frontend.errors import EngineStartFailed
+from ringcast.frontend.llm import LLM
+
 BEGIN = """
     import os, sys
     sys.path.append(sys.argv[1])
@@ -73,3 +80,14 @@ def test_an_llm_in_a_forked_process_refuses_and_goes_silently(tmp_path: Path) ->
 def test_an_llm_in_a_daemon_without_standard_streams(tmp_path: Path) -> None:
     """C30: the event loop would get a standard stream's number, and abort."""
     assert run(tmp_path, DAEMON).returncode == 5
+
+
+def test_an_llm_without_a_thread_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C45: in one line, with the remedy."""
+
+    def no_thread(self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", no_thread)
+    with pytest.raises(EngineStartFailed, match="limit of processes and threads is used up.*ulimit -u"):
+        LLM.from_async_llm(AsyncLLM(EngineArgs()))
