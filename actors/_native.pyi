@@ -182,6 +182,8 @@ class RemoteOriginCore:
         """End the call, or the stream, with a value."""
     def took(self, actor_id: int, size_bytes: int, capacity_bytes: int, /) -> None:
         """A message of that size left the mailbox: credit is returned in quarters of its capacity."""
+    def forget_actor(self, actor_id: int, /) -> None:
+        """The actor is gone: what its mailbox has not returned as credit is void."""
 
 class DeliveryCore:
     """An envelope from a ring to the mailbox or to the call that it is meant for.

@@ -14,6 +14,7 @@ from .blocking_node import BlockingNode
 from .boot import ROOT_SLOT
 from .context import Watch
 from .errors import Cause
+from .events import GaveUp, Stopped
 from .peer import Peer
 from .ref import Ref
 from .route import Route
@@ -69,9 +70,13 @@ class ChildControl(_Base):
         self._last_watch += 1
         number = self._last_watch
         watch = self._watches[number] = Watch()
-        watch.unsubscribe = lambda: self._watches.pop(number, None)
+        watch.unsubscribe = lambda: self._unwatch(number)
         self.to_root(FrameKind.WATCH, (number, ref._actor_id))
         return watch
+
+    def _unwatch(self, number: int) -> None:
+        if self._watches.pop(number, None) is not None and ROOT_SLOT in self.peers:
+            self.to_root(FrameKind.UNWATCH, number)
 
     def resolve(self, route: Route) -> None:
         self.to_root(FrameKind.RESOLVE, route.actor_id)
@@ -90,6 +95,7 @@ class ChildControl(_Base):
             if cause is None:
                 self.route_up(actor_id, name, slot, capacity_bytes, stall_after_s)
             else:
+                self.take_all(peer)  # what the actor had answered comes first
                 self.route_down(actor_id, cause)
         elif frame.kind == FrameKind.DIED:
             self.peer_died(*body)
@@ -97,6 +103,8 @@ class ChildControl(_Base):
             number, event = body
             if (watch := self._watches.get(number)) is not None:
                 watch.put(event)
+                if isinstance(event, GaveUp | Stopped):  # the root has forgotten it
+                    del self._watches[number]
         elif frame.kind == FrameKind.STOP:
             self.stop_reason = body
             self.on_stop_requested()

@@ -156,6 +156,11 @@ class ChildOutput:
             self._timer.cancel()
         self._turn()
 
+    def abandon(self) -> None:
+        """The loop is closed: pass on what was read, and read no more."""
+        self._close()
+        self.flush()
+
     def flush(self) -> None:
         """Pass on all lines that were read, however long that takes."""
         self._pass_on(float("inf"))

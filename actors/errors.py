@@ -72,6 +72,13 @@ class StartFailed(ActorError):
         self.cause = cause
 
 
+class ResourcesExhausted(StartFailed):
+    """Not the actor's fault: the machine had no descriptor, memory, process or place for it when it was started.
+
+    A restart that fails so is tried again later, and counts against no budget.
+    """
+
+
 class DeadlineExceeded(ActorError, TimeoutError):
     """Nobody's fault, or everybody's: the caller's deadline passed. ``where`` says how far the call had come."""
 

@@ -32,6 +32,9 @@ class Host(Protocol):
         There is no time limit: a slow start is fine as long as the process lives. Cancelling ends it.
         """
 
+    async def abandon(self) -> None:
+        """A start that failed or was cancelled has ended: end what it left."""
+
     async def stop(self, reason: str, timeout_s: float) -> object:
         """Stop in order; what has not ended after ``timeout_s`` seconds is killed. Its hand-off, when it is gone."""
 

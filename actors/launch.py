@@ -30,6 +30,8 @@ DUMP_WAIT_S = 0.2
 class ChildProcess:
     """A running child. ``on_exit`` is called once, on the loop, after it was reaped and its output read."""
 
+    _is_status_lost = False  # it has ended, and nobody can know how
+
     def __init__(
         self,
         name: str,
@@ -100,14 +102,23 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """As of `subprocess`: negative is the signal that killed it. None while it runs."""
-        return self._popen.returncode
+        """As of `subprocess`: negative is the signal that killed it. None while it runs, and if nobody can know it."""
+        return None if self._is_status_lost else self._popen.returncode
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
+
+    def abandon(self) -> None:
+        """Its loop is closed, so nobody will hear of its end: kill it, reap it, and close what is held for it."""
+        self._popen.kill()
+        self._popen.wait()
+        os.close(self._pidfd)
+        self._lane.close()
+        if self._output is not None:
+            self._output.abandon()
 
     async def ping(self) -> float:
         """Seconds that an answer took, from a native thread that needs nothing of the interpreter.
@@ -164,6 +175,11 @@ class ChildProcess:
 
     def describe_exit(self) -> str:
         """How it ended, in words."""
+        if self._is_status_lost:
+            return (
+                f"its process {self.pid} has ended, and its exit status is unknown: this program ignores SIGCHLD, or "
+                "waits for children that are not its own"
+            )
         code = self.exit_code
         if code is None:
             return "it runs"
@@ -180,6 +196,10 @@ class ChildProcess:
         )
 
     def _exited(self) -> None:
+        try:
+            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has taken the status; `subprocess` would say 0
+            self._is_status_lost = True
         self._popen.wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from . import platform
+from . import platform, tasks
 from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import ThreadCell
@@ -20,7 +21,7 @@ from .call_context import EMPTY
 from .call_scope import inside
 from .context import Context, Watch
 from .directory import Directory
-from .errors import ActorError, Cause, StartFailed
+from .errors import ActorError, Cause, ResourcesExhausted, StartFailed
 from .host import Child, ExitCallback
 from .ref import Ref
 from .runner import ActorRunner, ExitInActor
@@ -33,6 +34,7 @@ log = logging.getLogger("ringcast.actors")
 # However late it is when an actor's turn to stop comes: it cannot be killed like a process, and without its turn its
 # tasks, its thread and the calls in its mailbox would outlive the system.
 STOP_AT_LEAST_S = 0.5
+LEAVE_AFTER_S = 2.0  # what ignores cancellation for that long is left behind, and said to be
 
 
 class LocalOwner:
@@ -84,10 +86,13 @@ class TaskHost:
             with inside(EMPTY):  # as in a process of its own; it lives longer than who spawned it waits
                 await self._runner.prepare(ctx)
                 await self._runner.start(ctx, handoff)
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise start_failed(child.name, self._owner.phase, error) from error  # nobody asked for it
         except BaseException as error:
-            raise _start_failed(child.name, self._owner.phase, error) from error
+            raise start_failed(child.name, self._owner.phase, error) from error
         self._watcher = asyncio.create_task(self._watch_failure(self._runner), name=f"{child.name}: watch")
         return cell.capacity_bytes
 
@@ -97,17 +102,39 @@ class TaskHost:
         trace = "".join(traceback.format_exception(error))
         self._on_exit(Cause(f"{type(error).__name__}: {error}", traceback=trace), False)
 
+    async def abandon(self) -> None:
+        if self._runner is not None:
+            await self._end(self._runner.stop("its start was cancelled", orderly=False), 0.0)
+
     async def stop(self, reason: str, timeout_s: float) -> object:
-        if self._watcher is not None:
-            self._watcher.cancel()
         if self._runner is None:
             return None
         try:
-            with inside(EMPTY):
-                return await asyncio.wait_for(self._runner.stop(reason), max(timeout_s, STOP_AT_LEAST_S))
+            return await self._end(self._runner.stop(reason), timeout_s)
         except Exception:  # it has ended all the same, as a process would have; and a restart goes on
             log.exception("on_stop of %r failed", self.child.name)
             return None
+
+    async def _end(self, work: Coroutine[Any, Any, object], timeout_s: float) -> object:
+        """Let the actor end, and cancel what of it has not ended in time."""
+        if self._watcher is not None:
+            await tasks.cancelled(self._watcher)
+        with inside(EMPTY):
+            ending = asyncio.create_task(work, name=f"{self.child.name}: end")
+        try:
+            async with self._root.patience.limit(timeout_s, STOP_AT_LEAST_S):
+                await asyncio.wait([ending])
+        except TimeoutError:
+            tasks.insist(ending)
+            await asyncio.wait([ending], timeout=LEAVE_AFTER_S)
+        if not ending.done():
+            raise ActorError(
+                f"the tasks of actor {self.child.name!r} go on after {LEAVE_AFTER_S} s: they ignore cancellation; "
+                "run the actor with where=rt.process()"
+            )
+        if ending.cancelled():
+            raise TimeoutError(f"on_stop did not end within {max(timeout_s, STOP_AT_LEAST_S):g} s")
+        return ending.result()
 
 
 class ThreadHost:
@@ -124,20 +151,42 @@ class ThreadHost:
         self._cell: ThreadCell | None = None
         self._stop_reason = ""
         self._handoff: object = None
-        self._started: Future[ThreadCell] = Future()
-        self._ended: Future[object] = Future()
+        self._unwanted = False  # the start was cancelled: the thread should end
+        # What the thread reports: it may do so when nobody waits any more, so neither can be cancelled.
+        self._started: Future[ThreadCell | StartFailed] = Future()
+        self._ended: Future[tuple[object, BaseException | None]] = Future()
+        for future in (self._started, self._ended):
+            future.set_running_or_notify_cancel()
 
     async def start(self, handoff: object) -> int:
         self._handoff = handoff
         try:
             platform.current().start_thread(self._live, self.child.name)
-            self._cell = await asyncio.wrap_future(self._started)
+        except ActorError as error:
+            raise ResourcesExhausted(self.child.name, Cause(str(error))) from error
+        try:
+            cell = await asyncio.wrap_future(self._started)
         except asyncio.CancelledError:
+            self._unwanted = True
+            if self._owner.cell is not None:
+                self._owner.cell.stop()
+            await tasks.settled(asyncio.create_task(self._wait_for_end(), name=f"{self.child.name}: end"))
             raise
-        except BaseException as error:
-            raise _start_failed(self.child.name, self._owner.phase, error) from error
-        self._root.cells[self.child.actor_id] = self._cell
-        return self._cell.capacity_bytes
+        if isinstance(cell, StartFailed):
+            raise cell
+        self._cell = cell
+        self._root.cells[self.child.actor_id] = cell
+        return cell.capacity_bytes
+
+    async def _wait_for_end(self) -> None:
+        try:
+            async with self._root.patience.limit(STOP_AT_LEAST_S, STOP_AT_LEAST_S):
+                await asyncio.wrap_future(self._ended)
+        except TimeoutError:
+            log.warning("the thread of actor %r goes on: its start was cancelled, and it cannot be", self.child.name)
+
+    async def abandon(self) -> None:
+        pass
 
     async def stop(self, reason: str, timeout_s: float) -> object:
         self._stop_reason = reason
@@ -146,19 +195,23 @@ class ThreadHost:
         self._root.cells.pop(self.child.actor_id, None)
         self._cell.stop()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._ended), max(timeout_s, STOP_AT_LEAST_S))
+            async with self._root.patience.limit(timeout_s, STOP_AT_LEAST_S):
+                handoff, error = await asyncio.wrap_future(self._ended)
         except TimeoutError:
             raise ActorError(
                 f"thread of actor {self.child.name!r} did not end within {timeout_s} s: a thread cannot be killed; "
                 "run the actor with where=rt.process()"
             ) from None
-        except Exception:
-            log.exception("on_stop of %r failed", self.child.name)
-            return None
         finally:
             self._cell.fail_queued(f"the actor was stopped: {reason}")
+        if isinstance(error, Exception):
+            log.error("on_stop of %r failed", self.child.name, exc_info=error)
+        elif error is not None:
+            raise error
+        return handoff
 
     def _live(self) -> None:
+        """The thread."""
         child = self.child
         try:
             actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
@@ -166,23 +219,25 @@ class ThreadHost:
             ref = Ref(child.actor_id, child.name, self._root)
             cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, None, self._loop)
             ctx = Context(self._owner, ref, child.name, self._incarnation)
+            if self._unwanted:  # before there was a cell to stop
+                cell.stop()
             actor.on_prepare(ctx)
             actor.on_start(ctx, self._handoff)
         except BaseException as error:  # SystemExit ends the actor's start, not the app
-            self._started.set_exception(error)
+            self._started.set_result(start_failed(child.name, self._owner.phase, error))
+            self._ended.set_result((None, None))
             return
         self._started.set_result(cell)
         cell.serve()
         try:
-            handoff = actor.on_stop(self._stop_reason)
-        except Exception as error:
-            self._ended.set_exception(error)
+            self._ended.set_result((actor.on_stop(self._stop_reason), None))
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._ended.set_result((None, ExitInActor(f"{type(error).__name__}: {error}")))
         except BaseException as error:
-            self._ended.set_exception(ExitInActor(f"{type(error).__name__}: {error}"))
-        else:
-            self._ended.set_result(handoff)
+            self._ended.set_result((None, error))
 
 
-def _start_failed(name: str, phase: str, error: BaseException) -> StartFailed:
+def start_failed(name: str, phase: str, error: BaseException) -> StartFailed:
+    """The error of a start that raised ``error``."""
     trace = "".join(traceback.format_exception(error))
     return StartFailed(name, Cause(f"{type(error).__name__}: {error}", last_phase=phase, traceback=trace))

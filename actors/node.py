@@ -235,7 +235,8 @@ class Node(NodeCore, ABC):
         """The actor took messages of that size from its mailbox."""
         route = self.routes.get(actor_id)
         if route is not None and route.slot == slot:
-            route.outstanding_bytes -= size_bytes
+            # More comes back than was sent where messages to the actor's last incarnation reached the next one.
+            route.outstanding_bytes = max(0, route.outstanding_bytes - size_bytes)
             if route.waiting:
                 self.pump(route)
 
@@ -292,9 +293,7 @@ class Node(NodeCore, ABC):
         if peer is not None:
             self.unwatch_link(peer)
             self._read_frames(peer)
-            if peer.inbox is not None:
-                while self.delivery.handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
-                    pass
+            self.take_all(peer)
         return peer
 
     def _forget(self, peer: Peer, cause: Cause) -> None:
@@ -309,6 +308,12 @@ class Node(NodeCore, ABC):
         if peer.ring_fd >= 0:
             os.close(peer.ring_fd)
         del peer.origin  # the two hold each other, and with them descriptors, until somebody collects garbage
+
+    def take_all(self, peer: Peer) -> None:
+        """Handle everything that the peer has committed to its ring."""
+        if peer.inbox is not None:
+            while self.delivery.handle_all(peer, peer.inbox.poll(POLL_BATCH), False):
+                pass
 
     def send_frame(self, peer: Peer, kind: FrameKind, body: object = None, fds: tuple[int, ...] = ()) -> None:
         """Queue a control frame on the peer's link."""

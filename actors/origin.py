@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringcast.channels import EncodeError, SegmentError
@@ -103,11 +104,18 @@ class ThreadedOrigin:
     def __hash__(self) -> int:
         return hash(self.inner)
 
+    def _soon(self, send: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(send, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():  # a handler that outlived its system and the program's loop has no caller
+                raise
+
     def reply(self, name: str, call_id: int, value: Any) -> None:
-        self._loop.call_soon_threadsafe(self.inner.reply, name, call_id, value)
+        self._soon(self.inner.reply, name, call_id, value)
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
-        self._loop.call_soon_threadsafe(self._items, name, call_id, items, window)
+        self._soon(self._items, name, call_id, items, window)
 
     def _items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
         try:
@@ -118,10 +126,10 @@ class ThreadedOrigin:
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
     ) -> None:
-        self._loop.call_soon_threadsafe(self.inner.fail, name, call_id, kind, error, text, trace)
+        self._soon(self.inner.fail, name, call_id, kind, error, text, trace)
 
     def took(self, actor_id: int, size_bytes: int, capacity_bytes: int) -> None:
-        self._loop.call_soon_threadsafe(self.inner.took, actor_id, size_bytes, capacity_bytes)
+        self._soon(self.inner.took, actor_id, size_bytes, capacity_bytes)
 
 
 def send_items(origin: Origin, name: str, call_id: int, items: list[Any], window: int) -> None:

@@ -13,19 +13,20 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ringcast.channels import EncodeError, Frame, Link, RingWriter, Segment, create_segment
+from ringcast.channels import EncodeError, Frame, Link, RingWriter, Segment, SegmentError, create_segment
 
 from . import platform
 from .boot import BOARD_FREE, BOARD_READY, BOARD_SPARE, BOARD_STARTING, CPUS_VARIABLE, Boot, class_for_travel
 from .child_command import import_path
-from .errors import ActorError, Cause, StartFailed
+from .errors import ActorError, Cause, ResourcesExhausted, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
 from .memory_kills import num_memory_kills
 from .peer import Peer
 from .placement import process
 from .statistics import NodeStatistics
-from .system_calls import calling, explain
+from .system_calls import calling, explain, is_scarcity
+from .tasks import settled
 from .wire import FrameKind, name_argument
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ProcessHost:
         assert isinstance(child.where, process)
         self.child = child
         self.incarnation = incarnation
-        self.slot = root.take_slot()
+        self.slot = root.take_slot(child.name)
         self._root = root
         self._on_exit = on_exit
         self._env = dict(child.where.env)
@@ -82,9 +83,13 @@ class ProcessHost:
         try:
             return await asyncio.shield(self._ready)
         except asyncio.CancelledError:
+            await settled(self._root.tasks.start(self.abandon(), f"{self.child.name}: end"))
+            raise
+
+    async def abandon(self) -> None:
+        if self._process is not None and not self._gone.is_set():
             self.kill("its start was cancelled")
             await self.wait_gone()
-            raise
 
     def _promote(self, handoff: object) -> None:
         self._on_spare_death = None
@@ -101,6 +106,9 @@ class ProcessHost:
                 self._release()
             else:  # its slot is free once it is gone
                 self.kill(f"its start failed: {type(error).__name__}")
+            if isinstance(error, ActorError | OSError | SegmentError):
+                kind = ResourcesExhausted if is_scarcity(error) else StartFailed
+                raise kind(self.child.name, Cause(f"its process could not be started: {explain(error)}")) from error
             raise
 
     def _show(self, state: int, label: str) -> None:
@@ -144,9 +152,9 @@ class ProcessHost:
             self._process = platform.current().start_process(
                 child.name, theirs.fileno(), self._env, self._output, self._exited
             )
-        except (ActorError, OSError) as error:
+        except BaseException:
             ours.close()
-            raise StartFailed(child.name, Cause(f"its process could not be started: {explain(error)}")) from error
+            raise
         finally:
             theirs.close()
         fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd)
@@ -216,6 +224,12 @@ class ProcessHost:
         await self._end_within(timeout_s)
         return self._handoff
 
+    def forsake(self) -> None:
+        """The loop is closed: end the process now, without anything that needs a loop."""
+        assert self._process is not None
+        self._process.abandon()
+        self._release()
+
     async def wait_gone(self) -> None:
         """Wait until its process is reaped and forgotten."""
         await self._gone.wait()
@@ -263,7 +277,8 @@ class ProcessHost:
         assert self._process is not None
         for limit_s, number in ((timeout_s, signal.SIGTERM), (TERM_GRACE_S, signal.SIGKILL)):
             try:
-                await asyncio.wait_for(self._gone.wait(), limit_s)
+                async with self._root.patience.limit(limit_s, TERM_GRACE_S if number == signal.SIGKILL else 0.0):
+                    await self._gone.wait()
                 return
             except TimeoutError:
                 self._process.signal(number)

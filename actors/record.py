@@ -1,128 +1,74 @@
-"""One actor through all its incarnations: its state, its host, its watchers. Made and driven by a `Supervisor`.
+"""One actor through all its incarnations: its state, its host, what it owns. Made and driven by a `Supervisor`.
 
-It starts and stops its actor and notices its death; what follows from a death is its supervisor's decision.
+It starts and stops its actor and notices its death; what follows from a death is its supervisor's decision. Starts and
+stops run in tasks of the system, one at a time, so that a caller that is cancelled leaves nothing half done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
-from collections.abc import Callable
-from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from .actor import Actor
 from .directory import Directory, Place
-from .errors import Cause
-from .events import Died, Event, GaveUp, Ready, Restarting, Stalled, Stopped
+from .errors import Cause, ResourcesExhausted, StartFailed
+from .events import GaveUp, Restarting, Stalled
 from .host import Child, ExitCallback, Host
 from .local_host import TaskHost, ThreadHost
+from .member import Member, State
 from .placement import process
 from .process_host import ProcessHost
 from .root_node import RootNode
 from .spare import SpareKeeper
+from .tasks import awaited, ended, insist, settled
+
+if TYPE_CHECKING:
+    from .branch import Branch
 
 log = logging.getLogger("ringcast.actors")
 
-STOP_STARTED_TIMEOUT_S = 5.0  # for an actor that was stopped for good while it started
+STOP_STARTED_TIMEOUT_S = 5.0  # for an actor that was stopped, or whose start was cancelled, while it started
 
 
-class State(Enum):
-    """Where an actor is in its life."""
-
-    STARTING = "starting"
-    READY = "ready"
-    DOWN = "down"  # dead or stopped, and to be started again
-    STOPPED = "stopped"
-    FAILED = "failed"  # dead, and given up
-
-
-class Budget:
-    """How often something may die: at most ``max_deaths`` times within ``within_s`` seconds."""
-
-    def __init__(self, max_deaths: int, within_s: float) -> None:
-        self.max_deaths = max_deaths
-        self.within_s = within_s
-        self._deaths: deque[float] = deque()
-
-    def spend(self) -> int:
-        """Count a death; how many there are within the period."""
-        self._deaths.append(time.monotonic())
-        return self.num_spent()
-
-    def num_spent(self) -> int:
-        """How many deaths were counted within the period."""
-        begin = time.monotonic() - self.within_s
-        while self._deaths and self._deaths[0] < begin:
-            self._deaths.popleft()
-        return len(self._deaths)
-
-
-class Parent(Protocol):
-    """What a record needs of its supervisor."""
-
-    def child_died(self, record: Record, clean: bool) -> None:
-        """The actor ended by itself; ``record.cause`` says why, ``clean`` whether with exit code 0."""
-
-
-class Record:
+class Record(Member):
     """See the module."""
 
-    def __init__(self, child: Child, root: RootNode, directory: Directory, parent: Parent) -> None:
+    def __init__(self, child: Child, root: RootNode, directory: Directory, parent: Branch) -> None:
+        super().__init__(child.name, child.restart)
         self.child = child
-        self.name = child.name
-        self.state = State.STARTING
-        self.incarnation = 0
         self.host: Host | None = None
-        self.cause = Cause("it has not started")
-        self.budget = Budget(child.restart.max_restarts, child.restart.within_s)
         self.handoff: object = None  # of an incarnation that was stopped in order, for the next one
         self._root = root
         self._directory = directory
-        self._parent = parent
+        self.parent = parent
         self._capacity_bytes = 0
         self._reported_progress = -1
-        self._last_event: Event | None = None
-        self._watchers: list[Callable[[Event], None]] = []
         self._early_exit: tuple[Cause, bool] | None = None  # it died between READY and our hearing of that
         self._turn = asyncio.Lock()  # one start or end at a time, whoever wants it
-        self._starting: asyncio.Future[int] | None = None
+        self._starting: asyncio.Task[int] | None = None
         self._ending: asyncio.Task[None] | None = None  # it is being stopped for good
         self._spares: SpareKeeper | None = None
         if isinstance(child.where, process) and child.where.spare:
             self._spares = SpareKeeper(child.name, lambda: self._process_host(self.incarnation + 1))
 
     @property
-    def has_ended(self) -> bool:
-        """It will not be started again."""
-        return self.state in (State.STOPPED, State.FAILED)
-
-    @property
     def is_excused(self) -> bool:
-        """Its last death does not count against it."""
-        return self.cause.from_outside and self.child.restart.outside_kills == "ignore"
+        return self.cause.from_outside and self.restart.outside_kills == "ignore"
 
     def place(self) -> Place | Cause:
         """Where it is, or why it is not."""
         if self.state is not State.READY or self.host is None:
             return self.cause
-        stall_after_s = self.child.spec.cls.stall_after_s
-        return Place(self.name, self.host.slot, self._capacity_bytes, stall_after_s)
+        return Place(self.name, self.host.slot, self._capacity_bytes, self.child.spec.cls.stall_after_s)
 
-    def subscribe(self, tell: Callable[[Event], None]) -> Callable[[], None]:
-        """See `Directory.subscribe`."""
-        self._watchers.append(tell)
-        if self._last_event is not None:
-            tell(self._last_event)
-        return lambda: self._watchers.remove(tell)
+    # Starting.
 
     async def start(self) -> None:
-        """Start the next incarnation and wait until it is READY; `StartFailed` if it does not get there.
+        starting = self._root.tasks.start(self._start_in_turn(), f"{self.name}: start")
+        await settled(starting, starting.cancel)
 
-        Nothing to do if somebody else has started it meanwhile, or if it was stopped for good.
-        """
+    async def _start_in_turn(self) -> None:
         async with self._turn:
             if self.state in (State.STARTING, State.DOWN):
                 await self._start()
@@ -130,93 +76,151 @@ class Record:
     async def _start(self) -> None:
         self.incarnation += 1
         incarnation = self.incarnation
-        handoff, self.handoff = self.handoff, None
         self._early_exit = None
-        host = self.host = self._make_host(incarnation)
-        starting = self._starting = asyncio.ensure_future(host.start(handoff))
+        cancellation: asyncio.CancelledError | None = None
+        handoff, self.handoff = self.handoff, None
         try:
-            await asyncio.wait([starting])
+            host = self.host = self._make_host(incarnation)
+            starting = self._starting = self._root.tasks.start(host.start(handoff), f"{self.name}: host")
+            cancellation = await ended(starting, lambda: insist(starting))
+            self._starting = None
+            if starting.cancelled() or starting.exception() is not None or cancellation or self.has_ended:
+                self.host = None
+                await self._undo_start(host, starting)
+                if cancellation is not None:
+                    raise cancellation
+                if self.has_ended:  # it was stopped while it started
+                    return
+                if starting.cancelled():
+                    raise StartFailed(self.name, Cause("its start was cancelled by the actor's own code"))
+            self._capacity_bytes = starting.result()
         except asyncio.CancelledError:
-            starting.cancel()
-            await asyncio.wait([starting])
+            self.cause = Cause("its start was cancelled")
+            raise
+        except ResourcesExhausted as error:  # there was no incarnation
+            self.incarnation -= 1
+            self.handoff = handoff
+            self.cause = error.cause
+            raise
+        except StartFailed as error:
+            self._start_has_failed(error.cause)
+            raise
+        except Exception as error:  # it has no slot, or what was to travel to it cannot
+            self._start_has_failed(Cause(f"{type(error).__name__}: {error}"))
             raise
         finally:
-            self._starting = None
-        if self.has_ended:  # it was stopped while it started
-            if not starting.cancelled() and starting.exception() is None:
-                await host.stop(self.cause.summary, STOP_STARTED_TIMEOUT_S)
-            return
-        self._capacity_bytes = starting.result()
-        self.state = State.READY
-        self.tell(Ready(incarnation))
+            cancellation = None  # it holds this frame
+        self._tell_ready()
         if self._spares is not None:
             self._spares.begin(incarnation)
         early_exit: tuple[Cause, bool] | None = self._early_exit  # set while we waited
         if early_exit is not None:
             self._on_exit(*early_exit)
 
+    def _start_has_failed(self, cause: Cause) -> None:
+        self.cause = cause
+        self.host = None
+        if self.incarnation > 1:  # nobody watches a first start
+            self._tell_died(cause)
+
+    async def _undo_start(self, host: Host, starting: asyncio.Task[int]) -> None:
+        """End what a start that failed or is not wanted any more has left."""
+        if not starting.cancelled() and starting.exception() is None:
+            reason = self.cause.summary if self.has_ended else "its start was cancelled"
+            undo = self._root.tasks.start(host.stop(reason, STOP_STARTED_TIMEOUT_S), f"{self.name}: stop")
+        else:
+            undo = self._root.tasks.start(host.abandon(), f"{self.name}: stop")
+        await ended(undo, lambda: None)
+
+    # Stopping.
+
     async def stop(self, reason: str, timeout_s: float) -> None:
-        """Stop it for good, in order, and kill it at the deadline. It ends even if the caller does not wait for it."""
-        if not self.has_ended:
+        if self.state is not State.STOPPED:
             was_ready = self.state is State.READY
             self.state = State.STOPPED
             self.cause = Cause(f"it was stopped: {reason}")
-            end = self._end_for_good(reason, timeout_s if was_ready else None)
-            self._ending = asyncio.create_task(end, name=f"{self.name}: stop")
+            end = self._end_for_good(reason, timeout_s, was_ready)
+            self._ending = self._root.tasks.start(end, f"{self.name}: stop")
         if self._ending is not None:
-            await asyncio.shield(self._ending)
+            await awaited(self._ending)
 
-    async def _end_for_good(self, reason: str, timeout_s: float | None) -> None:
-        """End it, or the start or stop that is under way (``timeout_s`` is None)."""
+    async def _end_for_good(self, reason: str, timeout_s: float, was_ready: bool) -> None:
+        """End it, or the start or stop that is under way."""
         try:
             if self._starting is not None:
-                self._starting.cancel()
+                insist(self._starting)
             spare = self._spares.drop() if self._spares is not None else None
             async with self._turn:
-                if timeout_s is not None:
+                if was_ready:
                     await self._end(reason, timeout_s)
             if spare is not None:
                 await spare.wait_gone()
         finally:
-            self.tell(Stopped())
-            self._ending = None  # the record is kept, for who asks what became of it
+            self._ending = None
+            self._tell_stopped(reason)
+            self._forget()
 
-    async def stop_for_restart(self, reason: str, timeout_s: float) -> None:
-        """Stop it in order, to be started again; its hand-off is kept."""
-        if self.state is not State.READY:
-            return
+    async def discard(self, cause: Cause) -> None:
+        """Its first start failed or was cancelled: nothing of it is left, and nobody refers to it."""
+        if self.state is State.READY:
+            await self.stop(cause.summary, STOP_STARTED_TIMEOUT_S)
+        if self._ending is not None:
+            await self._ending
+        if self.state is not State.STOPPED:
+            self.state = State.STOPPED
+            self.cause = cause
+            self._tell(GaveUp(cause))
+            self._forget()
+
+    async def stop_for_restart(self, reason: str, timeout_s: float, plan: Restarting | None) -> None:
+        if self.state is State.READY:
+            stop = self._stop_in_turn(reason, timeout_s, plan)
+            await settled(self._root.tasks.start(stop, f"{self.name}: stop for restart"))
+
+    async def _stop_in_turn(self, reason: str, timeout_s: float, plan: Restarting | None) -> None:
         # A start may be waiting for its turn, too: were we down before it is ours, that one would run beside us.
         async with self._turn:
-            if self.state is State.READY:
-                self.state = State.DOWN
-                try:
-                    await self._end(reason, timeout_s)
-                finally:
-                    self.tell(Died(self.incarnation, self.cause))
-
-    def tell_restarting(self, attempt: int, delay_s: float) -> None:
-        """It is down and going to be started again, unless it was stopped for good meanwhile."""
-        assert self.state is not State.READY, f"{self.name!r} is up: a second incarnation would run beside it"
-        if not self.has_ended:
+            if self.state is not State.READY:
+                return
             self.state = State.DOWN
-            self.tell(Restarting(attempt, delay_s))
+            try:
+                await self._end(reason, timeout_s)
+            except BaseException:
+                plan = None
+                raise
+            finally:
+                if plan is not None:
+                    self.announce(plan)
+                elif not self.has_ended:
+                    self._tell_died(self.cause)
 
-    def start_failed(self, cause: Cause) -> None:
-        """A restart that was asked for did not succeed: its supervisor decides, as in a death."""
-        self.cause = cause
-        self._parent.child_died(self, clean=False)
+    async def _end(self, reason: str, timeout_s: float) -> None:
+        self.cause = Cause(f"it was stopped: {reason}")
+        host, self.host = self.host, None
+        try:
+            if host is not None:
+                self.handoff = await host.stop(reason, timeout_s)  # it ends the calls that it has
+        finally:
+            self._root.actor_down(self.child.actor_id, self.cause)
+
+    # Deaths.
 
     def give_up(self, cause: Cause) -> None:
-        """It is dead and stays so."""
         if self.has_ended:
             return
-        self.state = State.FAILED
-        self.cause = cause
         if self._spares is not None:
             self._spares.drop()
-        if self.child.restart.kind != "temporary":
+        if self.restart.kind != "temporary":
             log.error("actor %r is given up: %s", self.name, cause.summary)
-        self.tell(GaveUp(cause))
+        super().give_up(cause)
+        self._directory.name_is_free(self)
+        if self.restart.kind == "temporary":
+            self._forget()
+
+    def revive(self) -> None:
+        if self.state is State.FAILED:
+            self._directory.take_name(self)
+        super().revive()
 
     def suspect(self, progress: int) -> None:
         """Verify a report that it is stalled in a handler, and act on it once."""
@@ -235,27 +239,18 @@ class Record:
             if self.host is not host:
                 return
             log.warning("actor %r is stalled in %s:\n%s", self.name, where, stacks)
-            self.tell(Stalled(self.incarnation, where, stacks), is_state=False)
-            if self.child.restart.on_stall == "kill":
+            self._tell_stalled(Stalled(self.incarnation, where, stacks))
+            if self.restart.on_stall == "kill":
                 host.kill(f"it was stalled in {where}, and killed by its policy")
 
         host.dump_stacks(report)
 
-    def tell(self, event: Event, *, is_state: bool = True) -> None:
-        """Tell the watchers; an event that is a state is told to later watchers, too."""
-        if is_state:
-            self._last_event = event
-        for tell in list(self._watchers):
-            tell(event)
-
-    async def _end(self, reason: str, timeout_s: float) -> None:
-        self.cause = Cause(f"it was stopped: {reason}")
-        host, self.host = self.host, None
-        try:
-            if host is not None:
-                self.handoff = await host.stop(reason, timeout_s)  # it ends the calls that it has
-        finally:
-            self._root.route_down(self.child.actor_id, self.cause)
+    def _forget(self) -> None:
+        """It has ended for good: its arguments and hand-off go with it, and what became of it is remembered a while."""
+        self.handoff = None
+        self._watchers.clear()
+        self.parent.forget(self)
+        self._directory.forget(self)
 
     def _make_host(self, incarnation: int) -> Host:
         child = self.child
@@ -288,6 +283,6 @@ class Record:
         self.cause = cause
         self.host = None
         self.state = State.DOWN
-        self._root.route_down(self.child.actor_id, cause)
-        self.tell(Died(self.incarnation, cause))
-        self._parent.child_died(self, clean)
+        self._root.actor_down(self.child.actor_id, cause)
+        self._tell_died(cause)
+        self.parent.member_died(self, clean)

@@ -15,11 +15,14 @@ from .async_node import AsyncNode
 from .boot import BOARD_READY, ROOT_SLOT
 from .child_settings import DEFAULT_SETTINGS, ChildSettings
 from .directory import Directory
-from .errors import ActorError, Cause
-from .events import Event
+from .errors import Cause, NotInSystem, ResourcesExhausted
+from .events import Event, GaveUp, Stopped
+from .forks import FORKED_TEXT
+from .patience import Patience
 from .peer import Peer
 from .route import Route
 from .system_calls import calling
+from .tasks import Tasks
 from .wire import FrameKind
 
 if TYPE_CHECKING:
@@ -56,8 +59,11 @@ class RootNode(AsyncNode):
         self._free_slots = list(range(MAX_PROCESSES - 1, ROOT_SLOT, -1))
         self._bell_fds: dict[int, int] = {}  # by slot
         self._introduced: set[tuple[int, int]] = set()
-        self._unsubscribe: dict[int, list[Callable[[], None]]] = {}  # by the watching process's slot
         self._with_lines: list[ChildProcess] = []  # that have ended, with output to be passed on
+        self._watches: dict[int, dict[int, Callable[[], None]]] = {}  # by the watching process's slot and its number
+        self._routed: dict[int, set[int]] = {}  # actors here -> the slots of the processes that know the way to them
+        self.tasks = Tasks()
+        self.patience = Patience()
         board.set_label(ROOT_SLOT, f"{os.getpid()} {name}")
         board.set_state(ROOT_SLOT, 1, BOARD_READY)
         platform.current().node_made(self)
@@ -73,6 +79,21 @@ class RootNode(AsyncNode):
             guest.ask_to_leave("the system stops")
             guest.forget(Cause("the system stops"))
         self.stop()
+        self._let_go()
+
+    def forsake(self) -> None:
+        """The loop is closed, so nothing can be stopped in order: end every child, and let go of everything."""
+        for host in list(self.hosts.values()):
+            host.forsake()
+        for peer in self.peers.values():
+            peer.link.close()
+            if peer.ring_fd >= 0:
+                os.close(peer.ring_fd)
+        self.peers.clear()
+        self._collect_readers()
+        self._let_go()
+
+    def _let_go(self) -> None:
         for process in self._with_lines:
             process.flush_output()
         for segment in self._segments:
@@ -82,10 +103,15 @@ class RootNode(AsyncNode):
         self._bell_fds.clear()
         del self.outbox, self.bell, self.board
 
-    async def end_stragglers(self) -> None:
-        """Kill what was in the middle of its start when everything was stopped, and wait until it is reaped."""
+    def kill_all(self) -> None:
+        """End every child at once."""
         for host in list(self.hosts.values()):
             host.kill("the system stops")
+
+    async def end_stragglers(self) -> None:
+        """Kill what was in the middle of its start when everything was stopped, and wait until it is reaped."""
+        self.kill_all()
+        for host in list(self.hosts.values()):
             await host.wait_gone()
 
     def keep_until_close(self, process: ChildProcess) -> None:
@@ -93,10 +119,17 @@ class RootNode(AsyncNode):
         self._with_lines = [other for other in self._with_lines if other.has_lines]
         self._with_lines.append(process)
 
-    def take_slot(self) -> int:
-        """A free number for a process; `ActorError` when all are in use."""
+    def check_usable(self) -> None:
+        """`NotInSystem` unless the caller runs on the system's loop, and the system has not stopped."""
+        if self.has_forked:
+            raise NotInSystem(FORKED_TEXT)
+        self.current_loop()
+
+    def take_slot(self, name: str) -> int:
+        """A free number for the process of the actor of that name; `ResourcesExhausted` when all are in use."""
         if not self._free_slots:
-            raise ActorError(f"the system has {MAX_PROCESSES} processes, which is as many as it can have")
+            text = f"the system has {MAX_PROCESSES} processes, which is as many as it can have"
+            raise ResourcesExhausted(name, Cause(text))
         return self._free_slots.pop()
 
     def bell_fd(self, slot: int) -> int:
@@ -116,8 +149,10 @@ class RootNode(AsyncNode):
     def process_died(self, slot: int, cause: Cause) -> None:
         """Proof of death: forget the process here and make everybody forget it."""
         self._introduced = {pair for pair in self._introduced if slot not in pair}
-        for unsubscribe in self._unsubscribe.pop(slot, []):
+        for unsubscribe in self._watches.pop(slot, {}).values():
             unsubscribe()
+        for slots in self._routed.values():
+            slots.discard(slot)
         self.peer_died(slot, cause)
         self.broadcast(FrameKind.DIED, (slot, cause))
 
@@ -125,6 +160,17 @@ class RootNode(AsyncNode):
         """A control frame to every child."""
         for peer in list(self.peers.values()):
             self.send_frame(peer, kind, body)
+
+    def actor_down(self, actor_id: int, cause: Cause) -> None:
+        """An incarnation has ended: end the calls to it, and forget it here and in the processes that know the way.
+
+        (Those of one in a process of its own learn of its process's death.)
+        """
+        self.route_down(actor_id, cause)
+        for slot in self._routed.pop(actor_id, ()):
+            peer = self.peers[slot]
+            peer.origin.forget_actor(actor_id)
+            self.send_frame(peer, FrameKind.ROUTE, (actor_id, "", -1, 0, None, cause))
 
     def resolve(self, route: Route) -> None:
         place = self._directory.locate(route.actor_id)
@@ -146,6 +192,8 @@ class RootNode(AsyncNode):
             self.suspect(*self.codec.decode(frame.payload))
         elif frame.kind == FrameKind.WATCH:
             self._answer_watch(peer, *self.codec.decode(frame.payload))
+        elif frame.kind == FrameKind.UNWATCH:
+            self._unwatch(peer.slot, self.codec.decode(frame.payload))
         elif peer.slot in self.guests:
             self.guests[peer.slot].on_frame(peer, frame)
         else:
@@ -169,6 +217,8 @@ class RootNode(AsyncNode):
                 cause = Cause(f"it may live, but its process could not be connected with its caller's: {error}")
                 self.send_frame(peer, FrameKind.ROUTE, (actor_id, "", -1, 0, None, cause))
                 return
+        if place.slot == ROOT_SLOT:
+            self._routed.setdefault(actor_id, set()).add(peer.slot)
         way = (actor_id, place.name, place.slot, place.capacity_bytes, place.stall_after_s, None)
         self.send_frame(peer, FrameKind.ROUTE, way)
 
@@ -185,7 +235,17 @@ class RootNode(AsyncNode):
             end.close()
 
     def _answer_watch(self, peer: Peer, number: int, actor_id: int) -> None:
+        watches = self._watches.setdefault(peer.slot, {})
+
         def tell(event: Event) -> None:
             self.send_frame(peer, FrameKind.EVENT, (number, event))
+            if isinstance(event, GaveUp | Stopped):
+                watches.pop(number, lambda: None)()
 
-        self._unsubscribe.setdefault(peer.slot, []).append(self._directory.subscribe(actor_id, tell))
+        unsubscribe = watches[number] = self._directory.subscribe(actor_id, tell)
+        if isinstance(self._directory.last_event(actor_id), GaveUp | Stopped):  # it was told already
+            del watches[number]
+            unsubscribe()
+
+    def _unwatch(self, slot: int, number: int) -> None:
+        self._watches.get(slot, {}).pop(number, lambda: None)()

@@ -14,6 +14,7 @@ from .actor import Actor
 from .async_cell import AsyncCell
 from .context import Context
 from .node import Node
+from .tasks import insist, insist_later
 
 T = TypeVar("T")
 
@@ -83,10 +84,11 @@ class ActorRunner:
         """End ``run`` and the handler in progress, then ``on_stop``; its value is the hand-off."""
         self._stopping = True
         if self._run is not None:
-            self._run.cancel()
+            insist(self._run)
             await _ended(self._run)
         if self._serve is not None:
             self._cell.stop()
+            insist_later(self._serve)
             await _ended(self._serve)
         await self._cell.close()
         try:

@@ -114,7 +114,7 @@ class Guest:
         self._pidfd = visitor.pidfd
         self._guests = guests
         self._loop = asyncio.get_running_loop()
-        self.slot = root.take_slot()
+        self.slot = root.take_slot(self.name)
         try:
             self._ring = create_segment(RingWriter.size_bytes(root.ring_bytes))
             self._bell_fd = root.bell_fd(self.slot)

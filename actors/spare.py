@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from .errors import ActorError, Cause
+from .errors import ActorError, Cause, ResourcesExhausted
 from .process_host import ProcessHost
 
 log = logging.getLogger("ringcast.actors")
@@ -19,6 +19,7 @@ log = logging.getLogger("ringcast.actors")
 # program is no short one; who has died once may do so again soon.
 FIRST_DELAY_S = 10.0
 NEXT_DELAY_S = 1.0
+MAX_DELAY_S = 160.0
 MAX_DEATHS = 5  # of spares of one incarnation; then it has none
 
 
@@ -31,6 +32,7 @@ class SpareKeeper:
         self._spare: ProcessHost | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._num_deaths = 0
+        self._num_scarce = 0  # starts in a row that found no resources, which count as no death
         self._delay_s = FIRST_DELAY_S
 
     def begin(self, incarnation: int) -> None:
@@ -54,7 +56,7 @@ class SpareKeeper:
 
     def _launch_later(self) -> None:
         self._cancel_timer()
-        delay_s = self._delay_s * 2.0**self._num_deaths
+        delay_s = min(self._delay_s * 2.0 ** (self._num_deaths + self._num_scarce), MAX_DELAY_S)
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._launch)
 
     def _launch(self) -> None:
@@ -62,9 +64,15 @@ class SpareKeeper:
         try:
             host = self._make()
             host.launch_spare(lambda cause: self._died(host, cause))
-        except (ActorError, OSError) as error:  # no slot, no memory, no process: the actor itself is well
+        except ResourcesExhausted as error:  # no slot, no memory, no process: later there may be
+            self._num_scarce += 1
+            log.warning("a spare of %r is started later: %s", self._name, error.cause.summary)
+            self._launch_later()
+            return
+        except ActorError as error:
             self._count(str(error))
             return
+        self._num_scarce = 0
         self._spare = host
 
     def _died(self, host: ProcessHost, cause: Cause) -> None:

@@ -9,34 +9,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from .actor import Actor, BlockingActor
+from .branch import Branch, Strategy
 from .child_logging import ChildLogging, pack_logging
 from .child_output import Output, check_output
 from .child_settings import ChildSettings
 from .context import Watch
-from .directory import Directory
+from .directory import Directory, watching
 from .errors import ActorError, NotInSystem
 from .forks import FORKED_TEXT
 from .group import Group
 from .import_guard import check_not_loading
+from .member import State
 from .placement import Restart, Spec, Where, here, process
 from .process_host import ProcessHost
+from .record import Record
 from .ref import Ref
 from .root_node import RootNode
 from .standard_streams import open_standard_streams
 from .statistics import NodeStatistics, node_statistics
-from .supervisor import Strategy, Supervisor
+from .supervisor import Supervisor
+from .tasks import ended
 
 if TYPE_CHECKING:
     from .portal import Portal
 
 A = TypeVar("A", bound=Actor | BlockingActor)
+HURRIED_STOP_S: Final = 0.5  # of a system whose stop is cancelled
 
 
 class System:
     """``async with System() as system:`` actors live inside it; leaving it stops them all, the last started first.
+
+    Everything has ended when the block is left, whatever way. A cancellation meanwhile shortens the stop to half a
+    second, and is raised afterwards. A system is used and left on the loop that entered it: elsewhere everything raises
+    `NotInSystem`.
 
     ``ring_bytes`` is the capacity of each process's ring, a power of two; messages over an eighth of it overflow into
     memory of their own. ``stop_timeout_s`` is the deadline for leaving: what has not ended by then is killed.
@@ -81,7 +90,7 @@ class System:
         check_not_loading()
         open_standard_streams()
         self._root = RootNode(self.name, self._directory, self._ring_bytes, self._children)
-        self._supervisor = Supervisor(self.name, self._root, self._directory)
+        self._supervisor = Supervisor(Branch(self.name, self._root, self._directory, parent=None))
         self._root.start()
         return self
 
@@ -90,22 +99,46 @@ class System:
     ) -> None:
         if self._root is not None and self._root.has_forked:
             return  # it is our parent's to stop
-        root, supervisor = self._running(), self.supervisor
+        root = self._running()
+        cancellation = None
+        while True:
+            closing = asyncio.create_task(self._close(root), name=f"{self.name}: the system stops")
+            try:
+                cancellation = await ended(closing, lambda: root.patience.cut(HURRIED_STOP_S)) or cancellation
+            except GeneratorExit:  # this coroutine is closed, with its loop: nothing can be waited for any more
+                root.kill_all()
+                if not root.hosts:
+                    root.close()
+                raise
+            if not closing.cancelled():
+                break
+            root.patience.cut(HURRIED_STOP_S)  # cancelled itself, as asyncio.run does with all tasks at its end
         try:
-            await supervisor.stop("the system stops", self._stop_timeout_s)
+            closing.result()
+            if cancellation is not None:
+                raise cancellation
         finally:
+            del cancellation  # it holds this frame
+
+    async def _close(self, root: RootNode) -> None:
+        """End everything, in order. Again is allowed, if it was interrupted."""
+        root.patience.cut(self._stop_timeout_s)
+        try:
+            await self._branch.stop("the system stops", self._stop_timeout_s)
+        finally:
+            await root.tasks.all_ended()
+            await root.end_stragglers()
             self._stopped = True
             self._root = None
             for portal in self.portals:
                 portal.shut()
-            await root.end_stragglers()
             root.close()
 
     def portal(self) -> Portal:
         """The way in for threads: ``portal.call(counter.add, 2)`` waits in the calling thread. See docs/threads.md."""
         from .portal import Portal
 
-        return Portal(self, self._running().loop)
+        return Portal(self, self._entered().loop)
 
     @property
     def is_up(self) -> bool:
@@ -118,6 +151,11 @@ class System:
         self._running()
         assert self._supervisor is not None
         return self._supervisor
+
+    @property
+    def _branch(self) -> Branch:
+        assert self._supervisor is not None
+        return self._supervisor._branch
 
     async def spawn(
         self,
@@ -141,6 +179,19 @@ class System:
         """Start several actors in parallel: all READY, or none. See `Supervisor.spawn_group`."""
         return await self.supervisor.spawn_group(specs, name=name, where=where, restart=restart)
 
+    def find(self, name: str, cls: type[A] | None = None) -> A:
+        """The reference of the actor of that name, typed as ``cls``, whether it is up or about to be started again.
+
+        >>> counter = system.find("counter", Counter)
+
+        `ActorError` with the names that are like it if no such actor is alive, ``TypeError`` if it is no ``cls``.
+        """
+        root = self._running()
+        record = self._directory.named(name)
+        if cls is not None and not issubclass(record.child.spec.cls, cls):
+            raise TypeError(f"actor {name!r} is a {record.child.spec.cls.__qualname__}, not a {cls.__qualname__}")
+        return cast(A, Ref(record.child.actor_id, record.name, root))
+
     def supervise(
         self,
         name: str,
@@ -156,17 +207,58 @@ class System:
         )
 
     def watch(self, ref: object) -> Watch:
-        """The life of an actor as events; the first tells its present state."""
+        """The life of an actor, or of a `Supervisor`, as events; the first tells its present state."""
         self._running()
+        if isinstance(ref, Supervisor):
+            return watching(self._member(ref).subscribe)
         return self._directory.watch(self._ref(ref))
 
     async def stop(self, ref: object, reason: str = "asked to stop", timeout_s: float | None = None) -> None:
-        """Stop one actor in order: its handler in progress, ``on_stop``, then SIGTERM and SIGKILL at the deadline."""
-        await self.supervisor.stop_member(self._ref(ref), reason, timeout_s or self._stop_timeout_s)
+        """Stop one actor in order: its handler in progress, ``on_stop``, then SIGTERM and SIGKILL at the deadline.
+
+        It ends even if the caller does not wait for it. One that has ended is left as it is; one that was given up is
+        forgotten, and cannot be revived any more.
+        """
+        self._running()
+        record = self._directory.record(self._ref(ref))
+        if record is not None:
+            await record.stop(reason, self._stop_timeout_s if timeout_s is None else timeout_s)
 
     async def restart(self, ref: object, reason: str = "asked to restart", timeout_s: float | None = None) -> None:
-        """Stop one actor in order and start it again; what ``on_stop`` returns is its successor's ``handoff``."""
-        await self.supervisor.restart_member(self._ref(ref), reason, timeout_s or self._stop_timeout_s)
+        """Stop one actor in order and start it again; what ``on_stop`` returns is its successor's ``handoff``.
+
+        Watchers get ``Restarting(planned=True)`` and no `Died`. It is started again even if the caller does not wait
+        for it: stopped only, it would be down for ever.
+        """
+        self._running()
+        record = self._directory.record(self._ref(ref))
+        if record is None or record.state is not State.READY:
+            raise ActorError(f"{ref!r} cannot be restarted: it is not up")
+        await self._branch.restart_member(record, reason, self._stop_timeout_s if timeout_s is None else timeout_s)
+
+    async def revive(self, ref: object) -> None:
+        """Start an actor that was given up again, or the members of a `Supervisor` that was, with a fresh budget.
+
+        Returns when it is READY. `StartFailed` if it does not get there; its supervisor then decides as after a death.
+        `ActorError` if it is not given up, or if its supervisor is: then revive that. (A temporary actor that died has
+        left nothing to revive: spawn it anew.)
+        """
+        self._running()
+        member = self._member(ref)
+        parent = member.parent
+        if parent is None:
+            raise ActorError("the system's own supervisor is never given up")
+        await parent.revive_member(member)
+
+    def _member(self, ref: object) -> Record | Branch:
+        if isinstance(ref, Supervisor):
+            if ref._branch.root is not self._root:
+                raise NotInSystem(f"{ref!r} is of another system than {self.name!r}")
+            return ref._branch
+        record = self._directory.record(self._ref(ref))
+        if record is None:
+            raise ActorError(f"{ref!r} has ended for good: {self._directory.end_of(self._ref(ref)).summary}")
+        return record
 
     async def ping(self, ref: object) -> float:
         """Seconds until the actor's process answered, from a native thread: also in the middle of a handler that
@@ -232,12 +324,34 @@ class System:
         return {host.child.name: host for host in self._running().hosts.values() if host.is_ready}
 
     def _running(self) -> RootNode:
+        """The root's node, for who is on its loop."""
+        root = self._entered()
+        self._check_loop(root)
+        return root
+
+    def _entered(self) -> RootNode:
         if self._root is None:
             state = "has stopped" if self._stopped else "was not entered: use `async with`"
             raise NotInSystem(f"system {self.name!r} {state}")
         if self._root.has_forked:
             raise NotInSystem(FORKED_TEXT)
         return self._root
+
+    def _check_loop(self, root: RootNode) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is root.loop:
+            return
+        if not root.loop.is_closed():
+            raise NotInSystem(f"system {self.name!r} was used outside the event loop that entered it: use it there")
+        self._root, self._stopped = None, True
+        root.forsake()
+        raise NotInSystem(
+            f"system {self.name!r} was not left before its event loop was closed: its processes have been killed. "
+            "Leave it on the loop that entered it"
+        )
 
     def _ref(self, ref: object) -> Ref:
         if not isinstance(ref, Ref):

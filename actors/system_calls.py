@@ -7,9 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ringcast.channels import SegmentError
+
 from .errors import ActorError
 
 _DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC)
 
 
 @contextmanager
@@ -21,6 +24,15 @@ def calling(call: str) -> Iterator[None]:
         if error.errno not in _DENIED:
             raise
         raise ActorError(explain(error, call)) from error
+
+
+def is_scarcity(error: BaseException) -> bool:
+    """Whether it is for want of something that may be there a moment later: memory, descriptors, processes, threads."""
+    if isinstance(error, ActorError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, OSError):
+        return error.errno in _SCARCE
+    return isinstance(error, SegmentError) or (isinstance(error, RuntimeError) and "new thread" in str(error))
 
 
 def explain(error: BaseException, call: str = "") -> str:

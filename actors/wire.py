@@ -13,7 +13,8 @@ Envelopes (msgpack arrays, first element is the kind; context is a packed CallCo
     GROUP   actor_ids, first call_id or None, reply_from or None, method, args, kwargs, context
 Frames between any two processes: ATTACH. From the root: BOOT, CONNECT, ROUTE, DIED, EVENT, STOP, ASK_STATISTICS,
 PROMOTE.
-To the root: READY, START_FAILED, PHASE, RESOLVE, WATCH, CRASHED, STOPPED, STATISTICS, LEFT.
+To the root: READY, START_FAILED, PHASE, RESOLVE, WATCH, UNWATCH, CRASHED, STOPPED, STATISTICS,
+LEFT.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class FrameKind(IntEnum):
     STOPPED = 54  # hand-off
     SUSPECT = 56  # actor_id, progress: it looks stalled
     STATISTICS = 55  # NodeStatistics
+    UNWATCH = 57  # watch number
     LEFT = 72  # a connected program lets go of the rings
 
 

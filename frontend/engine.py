@@ -272,6 +272,8 @@ class Engine:
                 self._attaching = self._spawn_task(self._attach(core, frontend))
             elif isinstance(event, rt.Died):
                 self._lost_core(event.cause, sink)
+            elif isinstance(event, rt.Restarting) and event.planned:
+                self._lost_core(rt.Cause(f"it is restarted: {event.reason}", from_outside=True), sink)
             elif isinstance(event, rt.GaveUp):
                 self._gone(f"the engine core is gone for good: {reason(event.cause)}", sink)
 
@@ -334,6 +336,8 @@ class Engine:
                 self._serving.discard(WORKER)
                 self._down[WORKER] = f"the worker died: {reason(event.cause)}"
                 self._num_deaths[WORKER] += 1
+            elif isinstance(event, rt.Restarting) and event.planned:
+                self._down[WORKER] = f"the worker is restarted: {event.reason}"
             elif isinstance(event, rt.GaveUp):
                 self._gone(f"the worker is gone for good: {reason(event.cause)}", sink)
 

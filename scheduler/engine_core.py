@@ -263,7 +263,8 @@ class EngineCore(rt.Actor):
 
     async def _watch_client(self, client: int, frontend: FrontendInterface) -> None:
         async for event in self._ctx.watch(frontend):
-            if isinstance(event, rt.Died | rt.GaveUp | rt.Stopped):
+            is_gone = isinstance(event, rt.Restarting) and event.planned
+            if is_gone or isinstance(event, rt.Died | rt.GaveUp | rt.Stopped):
                 self._detach(client, type(event).__name__)
                 return
 

@@ -66,6 +66,8 @@ class WorkerConnection:
                 self._incarnation = event.incarnation
             elif isinstance(event, rt.Died):
                 self._note_death(event.incarnation, event.cause)
+            elif isinstance(event, rt.Restarting) and event.planned:
+                self._note_death(self._incarnation, rt.Cause(f"it is restarted: {event.reason}", from_outside=True))
             elif isinstance(event, rt.GaveUp):
                 self.cause = first_line(event.cause)
                 self.gone = True

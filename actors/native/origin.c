@@ -131,12 +131,22 @@ static PyObject *origin_took_method(OriginObject *self, PyObject *const *args, P
     Py_RETURN_NONE;
 }
 
+static PyObject *origin_forget_actor(OriginObject *self, PyObject *actor_id)
+{
+    int known = PyDict_Contains(self->taken, actor_id);
+    if (known < 0 || (known && PyDict_DelItem(self->taken, actor_id) < 0))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     FUNCTION("reply", origin_reply, METH_FASTCALL,
              "reply(name, call_id, value)\n\nEnd the call, or the stream, with a value."),
     FUNCTION("took", origin_took_method, METH_FASTCALL,
              "took(actor_id, size_bytes, capacity_bytes)\n\nA message of that size left the mailbox: credit is returned "
              "in quarters of its capacity."),
+    FUNCTION("forget_actor", origin_forget_actor, METH_O,
+             "forget_actor(actor_id)\n\nThe actor is gone: what its mailbox has not returned as credit is void."),
     {NULL, NULL, 0, NULL},
 };
 
