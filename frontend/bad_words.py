@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from .detokenizer import TextDecoder
 from .errors import InvalidRequest
+from .space_tokens import SpaceTokens
 from .tokenizer import Tokenizer
 
 MAX_SEQUENCES = 4096  # of one word: every step of the request looks at all of them
+MAX_SPACE_BYTES = 16  # of a word of white space: the ways to spell it grow exponentially
 _BEFORE = "\n"  # a text that merges with no word: what follows it is encoded as in the middle of a text
 
 
@@ -65,39 +67,25 @@ class BadWords:
             raise InvalidRequest(f"bad_words: {error}", "bad_words") from error
 
     def _covers(self, space: str) -> list[tuple[int, ...]]:
-        """Every sequence of tokens over which ``space`` can lie. `InvalidRequest` if they are too many."""
+        """Every sequence of tokens in which ``space`` stands. `InvalidRequest` if they are too many."""
         wanted = space.encode()
-        found = [*itertools.islice(self._sequences_over(wanted), MAX_SEQUENCES + 1)]
-        if len(found) > MAX_SEQUENCES:
+        found: list[tuple[int, ...]] = []
+        if len(wanted) <= MAX_SPACE_BYTES:
+            found = [*itertools.islice(self._space_tokens.sequences(wanted), MAX_SEQUENCES + 1)]
+        if len(wanted) > MAX_SPACE_BYTES or len(found) > MAX_SEQUENCES:
             raise InvalidRequest(
-                f"bad_words holds {space!r}, which the model's tokens spell in more than {MAX_SEQUENCES} ways: leave "
-                "it out, and use stop to end an answer there",
+                f"bad_words holds {space[:MAX_SPACE_BYTES]!r}, which the model's tokens spell in more than "
+                f"{MAX_SEQUENCES} ways: leave it out, and use stop to end an answer there",
                 "bad_words",
             )
         return found
 
-    def _sequences_over(self, wanted: bytes) -> Iterator[tuple[int, ...]]:
-        yield from ((token_id,) for token_id, text in self._texts if wanted in text)
-        for cut in range(1, len(wanted)):
-            head, rest = wanted[:cut], wanted[cut:]
-            begins = [token_id for token_id, text in self._texts if text.endswith(head) and wanted not in text]
-            if begins:
-                yield from ((first, *tail) for tail in self._tails(rest) for first in begins)
-
-    def _tails(self, rest: bytes) -> Iterator[tuple[int, ...]]:
-        """Sequences of tokens whose text begins with ``rest``, none of them longer than need be."""
-        for token_id, text in self._texts:
-            if text.startswith(rest):
-                yield (token_id,)
-            elif text and rest.startswith(text):
-                yield from ((token_id, *tail) for tail in self._tails(rest[len(text) :]))
-
     @cached_property
-    def _texts(self) -> Sequence[tuple[int, bytes]]:
-        """Ids and bytes of all tokens but the special ones."""
+    def _space_tokens(self) -> SpaceTokens:
+        """Of all tokens but the special ones."""
         decoder = TextDecoder(self._tokenizer)
         ids = set(self._tokenizer.backend.get_vocab(with_added_tokens=True).values()) - decoder.special_ids
-        return [(token_id, decoder.token_bytes(token_id)) for token_id in sorted(ids)]
+        return SpaceTokens((token_id, decoder.token_bytes(token_id)) for token_id in sorted(ids))
 
     @cached_property
     def _unknown_ids(self) -> frozenset[int]:

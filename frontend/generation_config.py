@@ -56,7 +56,13 @@ def folder_generation_config(folder: Path, vocab_size: int, end_tokens: Iterable
     limit = size if type(size) is int and size > 0 else vocab_size
     named = [_end_ids(path, "eos_token_id", values, limit) for path, values in ((own_path, own), (config_path, config))]
     ids = [*named[0], *named[1], *(token_id for token_id in end_tokens if token_id < limit)]
-    is_greedy = own.get("do_sample") is False
+    samples = own.get("do_sample")
+    if not isinstance(samples, bool | None):
+        raise ModelUnusable(
+            f"{own_path}: do_sample is {samples!r}: it must be true or false; correct the file, or remove the field "
+            "from it"
+        )
+    is_greedy = samples is False
     keys = {key: name for key, name in _FOLDER_KEYS.items() if not (is_greedy and key in _DRAWING)}
     defaults = _defaults(own_path, own, keys)
     return GenerationConfig(tuple(dict.fromkeys(ids)), {"temperature": 0.0, **defaults} if is_greedy else defaults)

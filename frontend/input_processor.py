@@ -98,7 +98,7 @@ class ParamsJob:
 
     def size(self) -> int:
         """About how many characters it has."""
-        return 2 * sum(map(len, self.params.bad_words or ()))
+        return 4 * sum(map(len, self.params.bad_words or ()))  # each is tokenised in four contexts
 
     def is_cheap(self) -> bool:
         """Whether it is done in less time than a change of threads takes."""

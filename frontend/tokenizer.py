@@ -185,6 +185,5 @@ def folder_tokenizer(folder: Path, name: str) -> Tokenizer:
     ids = {token.content: token_id for token_id, token in found.backend.get_added_tokens_decoder().items()}
     ends = [found.roles.get("eos_token"), template_end(template, ids)]
     end_ids = [token_id for end in ends if end and (token_id := found.backend.token_to_id(end)) is not None]
-    vocab_size = max(found.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-    generation = folder_generation_config(folder, vocab_size, end_ids)
+    generation = folder_generation_config(folder, found.backend.get_vocab_size(with_added_tokens=True), end_ids)
     return Tokenizer(found.backend, generation, template, name, found.roles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from tokenizers import Tokenizer as Backend
@@ -14,6 +15,7 @@ from ringcast.frontend.bad_words import BadWords
 from ringcast.frontend.errors import InvalidRequest
 from ringcast.frontend.generation_config import GenerationConfig
 from ringcast.frontend.sampling_params import SamplingParams
+from ringcast.frontend.space_tokens import SpaceTokens
 from ringcast.frontend.tokenizer import Tokenizer
 
 
@@ -56,6 +58,27 @@ def test_no_token_with_a_new_line_is_left_or_the_word_is_refused(smollm2: Tokeni
     others = [token_id for token_id in range(3, 49152) if token_id not in forbidden]
     assert 10 < len(forbidden) < 2000
     assert "\n" not in smollm2.decode(others)
+
+
+@pytest.mark.parametrize("space", ["\n", "\t\n", "\n\n\n", "\u3000\n", "\r\n\r"])
+def test_sequences_are_all_those_that_spell_the_space_and_no_others(space: str) -> None:
+    """B4: against every sequence of up to four tokens of a small vocabulary."""
+    texts = ["\n", "\t", "\r", "\n\n", "a\n", "\nb", "\r\n", ".\t", "c", "\u3000", "x \n\n y", "\r\n\r\n"]
+    tokens = [(index, text.encode()) for index, text in enumerate(texts)]
+    tokens += [(len(tokens), b"\xe3"), (len(tokens) + 1, b"\x80\x80")]  # half characters
+    found = [list(sequence) for sequence in SpaceTokens(tokens).sequences(space.encode())]
+    assert all(space.encode() in b"".join(tokens[i][1] for i in ids) for ids in found)
+    for length in range(1, 5 if len(space) > 1 else 4):
+        for ids in map(list, itertools.product(range(len(tokens)), repeat=length)):
+            spells = space.encode() in b"".join(tokens[i][1] for i in ids)
+            assert forbids(found, ids) is spells, ids
+
+
+def test_long_white_space_takes_no_time(smollm2: Tokenizer) -> None:
+    """B4, C9: the ways to spell it would be without number."""
+    for space in (" " * 30_000, "\n" * 17, "\n\t" * 8, " \n" * 8):
+        with pytest.raises(InvalidRequest, match="more than 4096 ways"):
+            BadWords(smollm2).sequences([space], 49152)
 
 
 def test_a_sentencepiece_tokenizer_writes_a_word_in_two_ways() -> None:

@@ -147,7 +147,7 @@ def test_a_gguf_may_carry_defaults_too(metadata: dict[str, Any]) -> None:
         ("temperature", "hot"), ("temperature", -1), ("top_k", 1.5), ("top_p", 0), ("min_p", 2),
         ("repetition_penalty", [1.1]), ("repetition_penalty", 0), ("max_new_tokens", 0), ("max_new_tokens", "20"),
         ("eos_token_id", 49152), ("eos_token_id", [2, -1]), ("eos_token_id", "</s>"), ("eos_token_id", True),
-        ("eos_token_id", [[2]]), ("eos_token_id", 2.0),
+        ("do_sample", "no"), ("do_sample", 0), ("eos_token_id", [[2]]), ("eos_token_id", 2.0),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_file_field_value_and_remedy(folder: Folder, field: str, value: object) -> None:
