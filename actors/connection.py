@@ -133,6 +133,8 @@ class ConnectedNode(ChildControl, AsyncNode):
 
     async def leave(self) -> None:
         """Send what waits, as far as it finds room in time, then let go of everything."""
+        if self.has_forked:
+            return  # it is our parent's to leave
         deadline = time.monotonic() + LEAVE_TIMEOUT_S
         while self._ended is None and self._has_unsent() and time.monotonic() < deadline:
             self.flush()

@@ -58,13 +58,14 @@ def explain(error: BaseException, call: str = "") -> str:
     return text
 
 
-def start_thread(target: Callable[[], None], name: str) -> None:
-    """Start a thread that does not keep the process alive. `ActorError` if the limit of threads is reached."""
+def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """A thread, started, that does not keep the process alive. `ActorError` if the limit of threads is reached."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
         raise ActorError(explain(error)) from error
+    return thread
 
 
 def _process_limit() -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import threading
 from concurrent.futures import Future
 from types import TracebackType
 
 from .loops import run_on_new_loop
 from .portal import Portal
 from .system import System
+from .system_calls import start_thread
 
 
 def start_in_thread(system: System | None = None) -> ThreadPortal:
@@ -33,8 +33,7 @@ class ThreadPortal(Portal):
         self._up: Future[asyncio.AbstractEventLoop] = Future()
         self._ended: Future[None] = Future()
         self._asked_to_stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._live, args=(system,), name=f"{system.name}: loop", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(lambda: self._live(system), f"{system.name}: loop")
         super().__init__(system, self._up.result())
         atexit.register(self.close)
 

@@ -201,6 +201,48 @@ def test_leaving_and_deleting_in_a_forked_process_is_silent(tmp_path: Path) -> N
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "well\n", "")
 
 
+SERVERS = """
+    import os, sys
+    sys.path.append(sys.argv[1])
+    import ringcast.actors as rt
+    from actor_zoo import Counter
+
+    portal = rt.start_in_thread()
+    counter = portal.run(portal.system.spawn, rt.spec(Counter, 0), where=rt.process())
+    with portal:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                portal.call(counter.add, 1)
+            except rt.ActorError:
+                sys.exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        assert portal.call(counter.add, 5) == 5
+    print("well")
+"""
+
+
+def test_a_forked_process_leaves_the_block_of_a_portal_in_silence(tmp_path: Path) -> None:
+    """C38: as the worker of a preload server does at its end."""
+    program = tmp_path / "server.py"
+    program.write_text(textwrap.dedent(SERVERS))
+    command = [sys.executable, str(program), os.path.dirname(__file__)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "well\n", "")
+
+
+async def test_a_connection_by_name_is_the_parents() -> None:
+    """C38: its references raise, and leaving it does nothing."""
+    name = f"tests.forks.{os.getpid()}"
+    async with rt.System() as system:
+        counter = await system.spawn(rt.spec(Counter, 0), where=rt.process())
+        async with rt.serve(system, name, {"counter": counter}), rt.connect(name) as remote:
+            there = remote.find("counter", Counter)
+            assert "was forked" in await in_fork(lambda: there.add.cast(1))
+            assert await in_fork(lambda: run(remote.__aexit__(None, None, None))) == "None"
+            assert await there.add(1) == 1
+
+
 @pytest.mark.parametrize("where", [rt.here, rt.process()], ids=["here", "process"])
 @pytest.mark.parametrize("method", ["fork", "fork_and_wait"])
 @pytest.mark.parametrize("cls", [Forker, BlockingForker])
