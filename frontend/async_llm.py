@@ -23,6 +23,7 @@ from .errors import EngineError, EngineNotReady, InvalidRequest
 from .figures import RequestFigures
 from .input_processor import ChatPrompt, EncodedParams, EncodedPrompt, EncodeJob, Message, ParamsJob, Prompt
 from .outputs import RequestOutput
+from .parameter_checks import unicode_text
 from .request_state import RequestState
 from .request_stream import RequestStream
 from .sampling_params import SamplingParams
@@ -185,6 +186,8 @@ class AsyncLLM:
         if not isinstance(given, SamplingParams | EncodedParams | None):
             kind = type(given).__name__
             raise InvalidRequest(f"sampling_params is a {kind}: give a SamplingParams, or None", "sampling_params")
+        if request_id is not None:
+            unicode_text("request_id", request_id)
         encoded = prompt if isinstance(prompt, EncodedPrompt) else await self.encode(prompt)
         ready = await self._started()
         if not isinstance(sampling_params, EncodedParams):

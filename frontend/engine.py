@@ -370,7 +370,9 @@ class Engine:
 
 def explain(error: rt.ActorError) -> str:
     """One line for the user: the message of what went wrong in the other process, without its class's path."""
-    if isinstance(error, rt.StartFailed | rt.ActorDied):
+    if isinstance(error, rt.StartFailed):
+        return f"{error.name} failed: {reason(error.cause)}"
+    if isinstance(error, rt.ActorDied):
         return reason(error.cause)
     if isinstance(error, rt.RemoteError):
         return error.text.strip().partition("\n")[0]

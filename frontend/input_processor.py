@@ -15,7 +15,7 @@ from ringcast.scheduler.messages import AddRequest, EngineInfo, SamplingRule, St
 
 from .bad_words import BadWords
 from .errors import FrontendError, InvalidRequest, TokenizerFailed
-from .parameter_checks import below, integer
+from .parameter_checks import below, integer, unicode_text
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -381,6 +381,8 @@ def checked_salt(salt: object) -> str | None:
     """None, or a text that is not empty."""
     if salt is not None and (not isinstance(salt, str) or not salt):
         raise InvalidRequest(f"cache_salt is {salt!r}: it must be a text of at least one character", "cache_salt")
+    if salt is not None:
+        unicode_text("cache_salt", salt)
     return salt
 
 

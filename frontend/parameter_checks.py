@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from .errors import InvalidRequest
 
 MAX_TOKEN_ID = 2**31 - 1
+HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 MAX_TOKEN_IDS = 1 << 20  # in a list; more than any vocabulary has
 
 
@@ -43,6 +45,8 @@ def strings(name: str, value: object, *, at_most: int, max_chars: int) -> tuple[
         raise InvalidRequest(f"{name} holds an empty string: each needs at least one character", name)
     if (longest := max(map(len, items), default=0)) > max_chars:
         raise InvalidRequest(f"{name} holds a string of {longest} characters: at most {max_chars} may be", name)
+    for item in items:
+        unicode_text(name, item)
     return tuple(dict.fromkeys(items))
 
 
@@ -74,6 +78,12 @@ def token_biases(name: str, value: object, limit: float) -> dict[int, float] | N
         number(f"{name}[{token_id}]", bias, -limit, limit)
         biases[token_id] = float(bias)
     return biases or None
+
+
+def unicode_text(name: str, text: str) -> None:
+    """Check that a text has a UTF-8 form: that it holds no half of a surrogate pair."""
+    if not text.isascii() and HALF_PAIR.search(text):
+        raise InvalidRequest(f"{name}: the text holds half of a surrogate pair: it is no Unicode text", name)
 
 
 def below(name: str, token_ids: Sequence[int], vocab_size: int) -> None:

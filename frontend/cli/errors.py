@@ -47,7 +47,7 @@ def one_line_errors(debug: bool) -> Iterator[None]:
 def _line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror is not None:  # without [Errno 2] and quotes
         return f"{'cannot write the result' if error.filename is None else error.filename}: {error.strerror}"
-    return str(error).strip().partition("\n")[0]
+    return " ".join(str(error).split())  # all of it: of a library's message the remedy is often the last line
 
 
 def fail(line: str) -> None:

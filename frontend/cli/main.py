@@ -129,6 +129,12 @@ def serve(
     max_prompts_per_request: Annotated[
         int, typer.Option(help="Most prompts of one request, times its n; more get 400.", min=1)
     ] = 1024,
+    max_header_bytes: Annotated[int, typer.Option(help="Largest line and headers of a request.", min=1)] = 64 << 10,
+    header_timeout: Annotated[float, typer.Option(help="Seconds in which they must come.", min=0.001)] = 10.0,
+    body_timeout: Annotated[float, typer.Option(help="Seconds in which a body must come.", min=0.001)] = 60.0,
+    keep_alive_timeout: Annotated[
+        float, typer.Option(help="Seconds that an idle connection stays open: more than a proxy's.", min=0.001)
+    ] = 75.0,
     request_timeout: Annotated[
         float, typer.Option(help="Seconds after which a request is given up. 0: never.", min=0)
     ] = 0.0,
@@ -172,6 +178,10 @@ def serve(
                 max_concurrent_requests=max_concurrent_requests or None,
                 request_timeout_s=request_timeout or None,
                 max_prompts_per_request=max_prompts_per_request,
+                max_header_bytes=max_header_bytes,
+                header_timeout_s=header_timeout,
+                body_timeout_s=body_timeout,
+                keep_alive_timeout_s=keep_alive_timeout,
             ),
             log_level="debug" if debug else ("info" if access_log else log_level),
         )

@@ -61,6 +61,7 @@ def _serve(
             on_started=lambda: tell(f"ready: {name!r} on {address}/v1"),
             on_failed=failed,
         ),
+        settings=settings,
         drain_timeout_s=drain_timeout_s,
         on_stopper=signals.stopper,
     )

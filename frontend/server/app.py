@@ -24,9 +24,10 @@ from starlette.middleware.cors import CORSMiddleware
 from ..async_llm import AsyncLLM
 from ..errors import EngineDead, EngineError, FrontendError
 from .delivery import answer_or_disconnect
-from .errors import ErrorReply, error_reply, invalid
+from .errors import ErrorReply, error_reply, invalid, let_go
 from .gate import Gate
 from .head import HeadAsGet, with_head
+from .json_body import BodyRefused, JsonRoute
 from .operations import operations
 from .protocol import ChatCompletionRequest, CompletionRequest
 from .responses import (
@@ -53,7 +54,7 @@ from .tokenization import (
 from .traffic import Traffic
 from .ui import ui
 
-_ALL = (400, 401, 404, 408, 413, 429, 500, 503, 504)
+_ALL = (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
 
 log = logging.getLogger("ringcast.server")
 
@@ -110,6 +111,7 @@ def create_app(
             await llm.close()
 
     app = FastAPI(title="ringcast", version=version("ringcast"), lifespan=lifespan)
+    app.router.route_class = JsonRoute
     app.state.traffic = traffic
     app.state.drain = drain
     app.add_middleware(HeadAsGet)  # within the gate, which logs what was asked
@@ -210,15 +212,20 @@ def _install_errors(app: FastAPI) -> None:
     """Every error leaves in OpenAI's shape."""
 
     async def frontend_error(request: Request, error: Exception) -> Response:
-        return _reply(error_reply(error))
+        reply = error_reply(error)
+        let_go(error)
+        return _reply(reply)
+
+    async def body_refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, BodyRefused)
+        let_go(error)
+        return _reply(error.reply)
 
     async def invalid_body(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        if isinstance(error.body, bytes) and error.body:  # FastAPI parses what says that it is JSON, and nothing else
-            sent = request.headers.get("content-type", "none")
-            text = f"the body has the content type {sent!r}: send JSON with the header Content-Type: application/json"
-            return _reply(invalid(text, None, "invalid_content_type"))
-        return _reply(_first_problem(error))
+        reply = _invalid_type(request) if isinstance(error.body, bytes) and error.body else _first_problem(error)
+        let_go(error)
+        return _reply(reply)
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -232,17 +239,26 @@ def _install_errors(app: FastAPI) -> None:
         return _reply(error_reply(error))  # uvicorn logs the traceback
 
     app.add_exception_handler(FrontendError, frontend_error)
+    app.add_exception_handler(BodyRefused, body_refused)
     app.add_exception_handler(RequestValidationError, invalid_body)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, defect)
 
 
+def _invalid_type(request: Request) -> ErrorReply:
+    """FastAPI parses what says that it is JSON, and nothing else."""
+    sent = request.headers.get("content-type", "none")
+    text = f"the body has the content type {sent!r}: send JSON with the header Content-Type: application/json"
+    return invalid(text, None, "invalid_content_type")
+
+
 def _first_problem(error: RequestValidationError) -> ErrorReply:
     problem = error.errors()[0]
-    if not error.body and problem["loc"] == ("body",):
-        return invalid("the body is empty: send the parameters as JSON", None, "invalid_type")
-    if problem["type"] == "json_invalid":
-        return invalid(f"the body is not JSON: {problem['ctx']['error']}", None, "invalid_json")
+    if problem["loc"] == ("body",):
+        if error.body in (None, b""):
+            return invalid("the body is empty: send the parameters as JSON", None, "invalid_type")
+        kind = {list: "a list", str: "a text", bool: "true or false"}.get(type(error.body), "a number")
+        return invalid(f"the body is {kind}: send an object with the parameters", None, "invalid_type")
     # ("body", "messages", 0, "role"); members of a union type add their own names behind, which tell
     # clients nothing.
     path = [str(item) for item in problem["loc"][1:]]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from fastapi.responses import JSONResponse, Response
 
-from .errors import error_reply
+from .errors import error_reply, let_go
 from .request_context import DeadlinePassed, seconds_left
 from .sse import event
 
@@ -24,6 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 DONE = b"data: [DONE]\n\n"
+SENDS_EVENTS = "ringcast.sends_events"  # in the scope's state, for the connection: its body is whole events
 CLIENT_CLOSED_REQUEST = 499  # nobody sees it but the access log
 
 log = logging.getLogger("ringcast.server")
@@ -57,6 +58,7 @@ class EventStream(Response):
         super().__init__()
         del self.headers["content-length"]
         self.headers["cache-control"] = "no-cache"
+        self.headers["x-accel-buffering"] = "no"  # proxies such as nginx pass events on as they come
         self._events = events
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -77,6 +79,7 @@ class EventStream(Response):
                 async for data in self._events:
                     if not started:
                         started = True
+                        scope.setdefault("state", {})[SENDS_EVENTS] = True
                         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                 await send({"type": "http.response.body", "body": DONE, "more_body": False})
@@ -84,6 +87,7 @@ class EventStream(Response):
             reply = error_reply(DeadlinePassed() if limit.expired() else error)
             if reply.code == "internal":
                 log.exception("a stream failed")
+            let_go(error)
             if not started:
                 await JSONResponse(reply.body(), reply.status)(scope, receive, send)
             else:

@@ -51,3 +51,10 @@ def error_reply(error: Exception) -> ErrorReply:
     if isinstance(error, FrontendError):
         return ErrorReply(500, text, "server_error", None, "engine_error")
     return ErrorReply(500, "internal error: the server's log has the details", "server_error", None, "internal")
+
+
+def let_go(error: BaseException) -> None:
+    """Free what the error's traceback holds, the request's body among it, now: it may hold the error itself."""
+    while error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__ or error

@@ -32,7 +32,6 @@ from .ui import OPEN_PATHS as UI_FILES
 
 OPEN_PATHS = ("/health", "/health/ready", "/health/live", "/metrics", *UI_FILES)
 _DRAIN_RETRY_S = 5  # until a successor, or another server, may be there
-_BODY_S = 60.0  # what a client gets to send the body of its request, which counts as being answered meanwhile
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
@@ -73,7 +72,7 @@ class Gate:
                 spent_s = time.monotonic() - began_s
                 trace = headers.get("traceparent", "-")
                 line = "%s %s %d %.3f s, request id %s, trace %s"
-                log.info(line, scope["method"], scope["path"], status, spent_s, request_id, trace)
+                log.info(line, scope["method"], _shown(scope["path"]), status, spent_s, request_id, _shown(trace))
 
     async def _pass(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         is_work = scope["method"] == "POST"
@@ -89,7 +88,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         assert not isinstance(timeout_s, ErrorReply)
-        receive = _bounded(receive, self._settings.max_body_bytes)
+        receive = _bounded(receive, self._settings)
         self._traffic.enter()
         token = None
         if timeout_s is not None:
@@ -115,6 +114,11 @@ class Gate:
             text = "the server is stopping and takes no new requests: ask another one, or this one again later"
             reply = ErrorReply(503, text, "server_error", None, "server_stopping")
             return reply, {"retry-after": str(_DRAIN_RETRY_S), "connection": "close"}
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            text = f"the body has the content encoding {encoding!r}: send it as it is, without Content-Encoding"
+            reply = ErrorReply(415, text, "invalid_request_error", None, "unsupported_encoding")
+            return reply, {"accept-encoding": "identity", "connection": "close"}
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > settings.max_body_bytes:
             return _too_large(settings.max_body_bytes), {"connection": "close"}
@@ -148,6 +152,11 @@ class Gate:
         return seconds if most is None else min(seconds, most)
 
 
+def _shown(text: str) -> str:
+    """For a log: what could forge a line, or steer a terminal, is escaped."""
+    return text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
+
+
 def _request_id(headers: Headers) -> str:
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
@@ -159,10 +168,11 @@ def _trace(headers: Headers) -> Any:
     return rt.trace(traceparent) if _TRACEPARENT.fullmatch(traceparent) else nullcontext()
 
 
-def _bounded(receive: Receive, max_body_bytes: int) -> Receive:
+def _bounded(receive: Receive, settings: ServerSettings) -> Receive:
     """``receive`` that refuses a body which turns out too large, or does not come in time."""
     size_bytes, is_whole = 0, False
-    in_time = asyncio.get_running_loop().time() + _BODY_S
+    max_body_bytes, body_s = settings.max_body_bytes, settings.body_timeout_s
+    in_time = asyncio.get_running_loop().time() + body_s
 
     async def bounded() -> Message:
         nonlocal size_bytes, is_whole
@@ -172,7 +182,7 @@ def _bounded(receive: Receive, max_body_bytes: int) -> Receive:
             async with asyncio.timeout_at(in_time):
                 message = await receive()
         except TimeoutError:
-            text = f"the body did not come within {_BODY_S:g} s: send it faster"
+            text = f"the body did not come within {body_s:g} s: send it faster"
             raise HTTPException(408, text, {"connection": "close"}) from None
         is_whole = not message.get("more_body", False)
         size_bytes += len(message.get("body", b""))

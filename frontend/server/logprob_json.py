@@ -95,8 +95,21 @@ class CompletionLogprobs:
         """In characters of the choice's text. A token inside a character has that character's place."""
         offset = self._offset
         if not (self._skips_special and self._names.is_special(token_id)):
-            self._offset += len(self._decoder.decode(self._names.bytes(token_id)))
+            data = self._names.bytes(token_id)
+            begun, _ = self._decoder.getstate()  # of a character that is not whole yet
+            if begun and data and not _can_follow(begun, data[0]):
+                offset += len(begun.decode("utf-8", "replace"))  # it never will be: its place is taken
+            self._offset += len(self._decoder.decode(data))
         return offset
+
+
+def _can_follow(begun: bytes, byte: int) -> bool:
+    """Whether a character that begins with these bytes may go on with that one."""
+    try:
+        (begun + bytes([byte])).decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
 
 
 def prompt_logprobs(told: Sequence[LogprobsOfToken | None]) -> list[dict[str, Any] | None]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from ..errors import InvalidRequest, UnsupportedParameter
 from ..input_processor import checked_salt
@@ -45,6 +45,11 @@ Tokens = Annotated[int | None, _told(minimum=1, maximum=MAX_TOKEN_ID)]
 Penalty = Annotated[float | None, _told(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)]
 Count = Annotated[int | None, _told(minimum=-1)]
 TokenId = Annotated[int, _told(minimum=0, maximum=MAX_TOKEN_ID)]
+# The first item that is wrong is enough: the client is told of one, and there may be very many.
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+# Its numbers are checked by `SamplingParams`, one by one until one is wrong.
+Biases = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}})]
 
 
 class StreamOptions(BaseModel):
@@ -70,22 +75,22 @@ class GenerationRequest(BaseModel):
     temperature: Annotated[float | None, _told(minimum=0, maximum=MAX_TEMPERATURE)] = None
     top_p: Annotated[float | None, _told(exclusiveMinimum=0, maximum=1)] = None
     seed: Annotated[int | None, _told(minimum=-MAX_SEED - 1, maximum=MAX_SEED)] = None
-    stop: str | list[str] | None = None
+    stop: str | Texts | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     presence_penalty: Penalty = None
     frequency_penalty: Penalty = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Biases | None = None
     top_k: Count = None
     min_p: Annotated[float | None, _told(minimum=0, maximum=1)] = None
     repetition_penalty: Annotated[
         float | None, _told(minimum=MIN_REPETITION_PENALTY, maximum=MAX_REPETITION_PENALTY)
     ] = None
     min_tokens: Annotated[int | None, _told(minimum=0)] = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
-    allowed_token_ids: Annotated[list[TokenId] | None, _told(minItems=1)] = None
-    bad_words: list[str] | None = None
+    allowed_token_ids: Annotated[TokenIds | None, _told(minItems=1)] = None
+    bad_words: Texts | None = None
     prompt_logprobs: Count = None
     truncate_prompt_tokens: Count = None
     skip_special_tokens: bool | None = None
@@ -147,7 +152,7 @@ class CompletionRequest(GenerationRequest):
 
     known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = COMPLETION
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: str | Texts | TokenIds | Annotated[list[TokenIds], Field(fail_fast=True)]
     max_tokens: Annotated[int | None, _told(minimum=0, maximum=MAX_TOKEN_ID)] = 16
     logprobs: Count = None
     echo: bool | None = None
@@ -193,7 +198,7 @@ class ChatMessage(BaseModel):
     model_config = _STRICT
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     name: str | None = None
 
     def plain(self, place: str) -> dict[str, Any]:
@@ -211,6 +216,9 @@ class ChatMessage(BaseModel):
         if self.name is not None:
             message["name"] = self.name
         return message
+
+
+Messages = Annotated[list[ChatMessage], Field(fail_fast=True)]
 
 
 def plain_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
@@ -237,7 +245,7 @@ class ChatCompletionRequest(GenerationRequest):
 
     known_unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = CHAT
 
-    messages: list[ChatMessage]
+    messages: Messages
     max_completion_tokens: Tokens = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, _told(minimum=0)] = None

@@ -194,6 +194,7 @@ def documented(success: type[BaseModel], *errors: int, streams: bool = False) ->
         404: "No such model is served here.",
         408: "The body did not come in time.",
         413: "The body is too large.",
+        415: "The body is compressed.",
         429: "Too many requests are being answered: come again after `Retry-After` seconds.",
         500: "The request failed in the engine.",
         503: "The engine takes no requests now, or the server is stopping.",

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import FrontendError
+from .settings import ServerSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -52,6 +54,7 @@ def run_server(
     listener: socket.socket,
     make_app: Callable[[Callable[[Exception], None]], FastAPI],
     *,
+    settings: ServerSettings,
     drain_timeout_s: float,
     on_stopper: Callable[[Callable[[], None]], None],
 ) -> Exception | None:
@@ -63,6 +66,8 @@ def run_server(
     import uvicorn
 
     from ringcast.actors.loops import run_on_new_loop
+
+    from .http_protocol import HttpProtocol
 
     failures: list[Exception] = []
 
@@ -85,6 +90,9 @@ def run_server(
     app = make_app(failed)
     config = uvicorn.Config(
         app,
+        http=partial(HttpProtocol, settings=settings),  # type: ignore[arg-type]
+        ws="none",
+        timeout_keep_alive=settings.keep_alive_timeout_s,  # type: ignore[arg-type]
         log_config=None,
         access_log=False,  # the gate writes it, with request ids
         timeout_graceful_shutdown=_CLOSE_S,

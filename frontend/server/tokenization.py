@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..async_llm import AsyncLLM
 from ..errors import InvalidRequest
 from ..parameter_checks import below, token_ids
 from ..threads import in_thread
-from .protocol import ChatMessage, check_continued, plain_messages
+from .protocol import Messages, check_continued, plain_messages
 
 _PIECE = 8192  # items of a list that are encoded in one go
 
@@ -25,7 +25,7 @@ class TokenizeRequest(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -48,7 +48,7 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Annotated[list[int], Field(fail_fast=True)]
 
 
 class DetokenizeResponse(BaseModel):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 import uvicorn
 
+from ringcast.actors.loops import run_on_new_loop
 from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.server.app import create_app
+from ringcast.frontend.server.http_protocol import HttpProtocol
 from ringcast.frontend.server.run import address_of, listen
 from ringcast.frontend.server.settings import ServerSettings
 
@@ -38,7 +41,15 @@ class ServerThread:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.app = create_app(llm, model=model, settings=settings, on_started=self._started.set, on_failed=self._failed)
         self._server = uvicorn.Server(
-            uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=1, lifespan="on")
+            uvicorn.Config(
+                self.app,
+                http=partial(HttpProtocol, settings=settings),  # type: ignore[arg-type]
+                timeout_keep_alive=settings.keep_alive_timeout_s,  # type: ignore[arg-type]
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=1,
+                lifespan="on",
+            )
         )
         self._thread = threading.Thread(target=self._serve, name="test server")
 
@@ -73,4 +84,4 @@ class ServerThread:
             self.loop = asyncio.get_running_loop()
             await self._server.serve(sockets=[self._listener])
 
-        asyncio.run(main())
+        run_on_new_loop(main())

@@ -125,3 +125,20 @@ def test_engine_arguments_are_checked() -> None:
         EngineArgs(max_logprobs=-2)
     with pytest.raises(ValueError, match="scheduling_policy='random'"):
         EngineArgs(scheduling_policy="random").scheduler_config()
+
+
+@pytest.mark.parametrize("half", ["\ud800", "a\udfffb"])
+async def test_half_a_surrogate_pair_is_refused_by_name(llm: AsyncLLM, engine: FakeEngine, half: str) -> None:
+    """B9: it was a bare EncodeError."""
+    asked: list[tuple[str, Any, dict[str, Any], str | None]] = [
+        ("prompt", half, {}, None),
+        ("cache_salt", {"prompt": "x", "cache_salt": half}, {}, None),
+        ("request_id", "x", {}, half),
+        ("bad_words", "x", {"bad_words": [half]}, None),
+        ("stop", "x", {"stop": [half]}, None),
+    ]
+    for param, prompt, fields, request_id in asked:
+        with pytest.raises(InvalidRequest, match=f"{param}: the text holds half of a surrogate pair") as caught:
+            await llm.add_request(prompt, SamplingParams(**fields), request_id)
+        assert caught.value.param == param
+    assert engine.added == []

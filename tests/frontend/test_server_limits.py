@@ -20,7 +20,7 @@ from server_fixture import ServerThread
 from ringcast.frontend.async_llm import AsyncLLM
 from ringcast.frontend.engine_args import EngineArgs
 from ringcast.frontend.engine_client import Health
-from ringcast.frontend.server import gate, run
+from ringcast.frontend.server import run
 from ringcast.frontend.server.settings import ServerSettings, SettingsError
 from ringcast.frontend.tokenizer import Tokenizer
 
@@ -121,20 +121,6 @@ def test_bodies_are_bounded_announced_or_not(kit: Kit) -> None:
         assert "larger than 10000 bytes" in answer.json()["error"]["message"]
     small = iter([json.dumps({"prompt": "x", "max_tokens": 1}).encode()])
     assert httpx.post(url, content=small, headers=headers).status_code == 200
-
-
-def test_a_body_that_does_not_come_is_not_waited_for(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "_BODY_S", 0.2)
-    host, port = kit.server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as client:
-        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Length: 100\r\n"
-        client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n{")
-        answer = client.makefile().read()
-    assert answer.startswith("HTTP/1.1 408 ")
-    assert "within 0.2 s" in answer
-    # Who has sent its body may wait longer for the answer.
-    kit.engine.paused = True
-    assert kit.post({"prompt": "x"}, **{"X-Request-Timeout": "0.5"}).status_code == 504
 
 
 def test_one_too_many_is_told_when_to_come_again(kit: Kit) -> None:
