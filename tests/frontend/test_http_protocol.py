@@ -317,7 +317,7 @@ def test_a_refused_body_is_freed_at_once(server: ServerThread, begin: bytes) -> 
 @pytest.mark.parametrize(
     ("prompt", "offsets"),
     [
-        ([10813, 905, 28], [0, 1, 7]),  # the first byte of a character, " world" without the others, "s"
+        ([10813, 905, 28], [0, 1, 7]),  # two bytes of a character, then other text
         ([905, 10813], [0, 6]),
     ],
 )
