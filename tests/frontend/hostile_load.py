@@ -3,8 +3,8 @@
     python tests/frontend/hostile_load.py [--model FOLDER] [--seconds 3]
 
 For each it prints what the client got, how long that took, the probe's slowest answers of /health and of a short
-completion, how much slower the latter was than alone, and what the server's memory grew by. The load average is printed,
-too: on a busy machine the figures are the machine's. The short version with generous bounds is in the tests.
+completion, how much slower the latter was than alone, and what the server's memory grew by. The load average is
+printed, too: on a busy machine the figures are the machine's. The short version with generous bounds is in the tests.
 """
 
 from __future__ import annotations
