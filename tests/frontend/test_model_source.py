@@ -15,6 +15,7 @@ from ringcast.frontend import builtin_models
 from ringcast.frontend.builtin_models import BUILTIN_MODELS, BuiltinModel, find_builtin, pull_builtin
 from ringcast.frontend.errors import ModelNotFound, ModelUnusable
 from ringcast.frontend.model_source import classify, resolve_model
+from ringcast.frontend.tokenizer import load_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,24 @@ def test_a_folder_without_config_names_its_gguf_files(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelNotFound, match=r"no config\.json.*a\.gguf"):
         resolve_model(str(tmp_path))
+
+
+def test_shards_of_a_split_gguf(tmp_path: Path) -> None:
+    """C19: of a folder the first is named; a later one says what it is, where its tokenizer is looked for."""
+    import gguf
+
+    for index in range(2):
+        writer = gguf.GGUFWriter(tmp_path / f"a-{index + 1:05}-of-00002.gguf", "llama")
+        writer.add_uint16("split.no", index)
+        writer.add_uint16("split.count", 2)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+    with pytest.raises(ModelNotFound, match=r"name one of its files: a-00001-of-00002\.gguf$"):
+        resolve_model(str(tmp_path))
+    source = resolve_model(str(tmp_path / "a-00002-of-00002.gguf"))
+    with pytest.raises(ModelUnusable, match=r"is shard 2 of 2 .*give the first shard, a-00001-of-00002\.gguf"):
+        load_tokenizer(source)
 
 
 def test_a_hub_id_without_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
