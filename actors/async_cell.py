@@ -204,7 +204,7 @@ class AsyncCell(Cell):
         next await, which would be another handler's.
         """
         task = self._task
-        if task is not None and task.cancelling() and not isinstance(error, asyncio.CancelledError):
+        if task is not None and task.cancelling() and not issubclass(type(error), asyncio.CancelledError):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
         self._left(error)
@@ -219,13 +219,13 @@ class AsyncCell(Cell):
         by, self._cancelled_by = self._cancelled_by, None
         if by is not None:
             task.uncancel()
-        if self._stopping or (by is None and isinstance(error, asyncio.CancelledError) and task.cancelling()):
+        if self._stopping or (by is None and issubclass(type(error), asyncio.CancelledError) and task.cancelling()):
             raise asyncio.CancelledError
         while task.cancelling():  # before Python 3.13 a TaskGroup leaves one behind when one of its tasks fails
             task.uncancel()
 
     def _ended_by(self, incoming: Incoming, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError):
+        if issubclass(type(error), asyncio.CancelledError):
             self._ended_by_cancellation(incoming, self._cancelled_by, error)
         else:
             self._failed(incoming, error)  # even a SystemExit: it must not end the host's loop

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from ._native import CellCore, Incoming
 from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescriptor
 from .call_context import EMPTY, CallContext, inside_handler
+from .failure import describe
 from .mailbox_meter import MailboxMeter
 from .origin import Origin
 from .ref import number_of
@@ -159,16 +159,8 @@ class Cell(CellCore, ABC):
     def _failed(self, incoming: Incoming, error: BaseException) -> None:
         self.meter.handled_since(time.monotonic(), incoming.began_at)
         self.meter.failed += 1
-        trace = "".join(traceback.format_exception(error))
+        _, text, trace = describe(error)
         if incoming.call_id is not None:
-            incoming.origin.fail(self.name, incoming.call_id, FailureKind.RAISED, error, describe(error), trace)
+            incoming.origin.fail(self.name, incoming.call_id, FailureKind.RAISED, error, text, trace)
         else:
             log.error("cast %s.%s failed:\n%s", self.name, incoming.method, trace)
-
-
-def describe(error: BaseException) -> str:
-    """The text of an exception, even of one whose ``__str__`` raises."""
-    try:
-        return str(error)
-    except Exception as second:
-        return f"<{type(error).__name__} whose text cannot be had: {type(second).__name__}>"

@@ -14,6 +14,7 @@ from ringcast.channels.codec import message_proper
 
 from ._native import DeliveryCore
 from .errors import RemoteError
+from .failure import describe
 from .origin import Origin, call_error
 from .ref import number_of
 from .wire import Envelope, FailureKind
@@ -76,11 +77,12 @@ class Delivery(DeliveryCore):
     def _undecodable(self, peer: Peer, data: bytes | memoryview, error: Exception) -> None:
         """A message that does not decode ends its own call, if it is one; everything else goes on."""
         self._node.counters.undecodable += 1
-        log.error("undecodable message of %d bytes from %r: %s", len(data), peer.name, error)
+        type_name, text, _ = describe(error)
+        log.error("undecodable message of %d bytes from %r: %s", len(data), peer.name, text)
         kind, first, second = _head_of(data)
         if kind in (Envelope.REPLY, Envelope.ITEMS):
             if isinstance(first, int):
-                self._node.calls.finish(first, None, RemoteError(peer.name, type(error).__name__, str(error), ""))
+                self._node.calls.finish(first, None, RemoteError(peer.name, type_name, text, ""))
         elif kind in (Envelope.CALL, Envelope.CAST, Envelope.OPEN, Envelope.GROUP):
             for rank, actor_id in enumerate(first if isinstance(first, list) else [first]):
                 cell = self._node.cells.get(actor_id) if isinstance(actor_id, int) else None
@@ -90,7 +92,7 @@ class Delivery(DeliveryCore):
                     peer.origin.took(cell.actor_id, len(data), cell.capacity_bytes)
                 if kind != Envelope.CAST and isinstance(second, int):
                     name = _title(actor_id) if cell is None else cell.name
-                    peer.origin.fail(name, second + rank, FailureKind.RAISED, error, str(error), "")
+                    peer.origin.fail(name, second + rank, FailureKind.RAISED, error, text, "")
 
 
 def _title(actor_id: object) -> str:

@@ -10,6 +10,7 @@ from ringcast.channels import EncodeError, SegmentError
 
 from ._native import RemoteOriginCore
 from .errors import ActorDied, ActorError, CallCancelled, CallCycle, Cause, DeadlineExceeded, RemoteError
+from .failure import type_name_of
 from .wire import Envelope, FailureKind, name_part
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class RemoteOrigin(RemoteOriginCore):
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
     ) -> None:
-        type_name = type(error).__name__ if error is not None else ""
+        type_name = type_name_of(error)
         text, trace = (s.encode("utf-8", "backslashreplace").decode() for s in (text, trace))
         self._send(self._node.codec.encode((int(Envelope.FAILURE), call_id, int(kind), name, type_name, text, trace)))
 
@@ -82,7 +83,7 @@ class LocalOrigin:
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
     ) -> None:
-        type_name = type(error).__name__ if error is not None else ""
+        type_name = type_name_of(error)
         failure = call_error(kind, name, type_name, text, trace)
         failure.__cause__ = error
         self._node.calls.finish(call_id, None, failure)

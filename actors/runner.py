@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from .actor import Actor
 from .async_cell import AsyncCell
 from .context import Context
+from .failure import summary_of
 from .node import Node
 from .tasks import insist, insist_later
 
@@ -37,7 +38,7 @@ async def contained(work: Coroutine[Any, Any, T]) -> T:
             raise
         raise CancelledItself("the actor awaited something that was cancelled") from error
     except (SystemExit, KeyboardInterrupt) as error:
-        raise ExitInActor(f"{type(error).__name__}: {error}") from error
+        raise ExitInActor(summary_of(error)) from error
 
 
 class ActorRunner:

@@ -20,6 +20,7 @@ from ..async_cell import AsyncCell
 from ..blocking_cell import BlockingCell
 from ..calls import LOCAL_MESSAGE_BYTES
 from ..consumer import StreamReader
+from ..failure import type_name_of
 from ..origin import call_error
 from ..ref import REF_TAG, Ref, Sender, pack_ref, unpack_ref
 from ..wire import FailureKind
@@ -134,7 +135,7 @@ class _Stage:
     def fail(
         self, name: str, call_id: int, kind: FailureKind, error: BaseException | None, text: str, trace: str
     ) -> None:
-        failure = call_error(kind, name, type(error).__name__ if error is not None else "", text, trace)
+        failure = call_error(kind, name, type_name_of(error), text, trace)
         failure.__cause__ = error
         self._loop.call_soon_threadsafe(self._end, None, failure)
 
