@@ -84,6 +84,10 @@ class AsyncCell(Cell):
         self._task = asyncio.create_task(self._serve(), name=f"{self.name}: mailbox", context=self._context)
         return self._task
 
+    @property
+    def _serves(self) -> bool:
+        return self._task is not None and not self._stopping
+
     def stop(self) -> None:
         """Cancel the handler in progress, and end the task, even if the handler swallows that."""
         self._stopping = True
@@ -272,7 +276,7 @@ class AsyncCell(Cell):
             return None
         return asyncio.get_running_loop().call_later(incoming.context.remaining_s(), expire, DEADLINE)
 
-    def _ended_by_cancellation(self, incoming: Incoming, by: str | None, error: asyncio.CancelledError) -> None:
+    def _ended_by_cancellation(self, incoming: Incoming, by: str | None, error: BaseException) -> None:
         task = asyncio.current_task()
         if by is None and task is not None and not task.cancelling():
             self._failed(incoming, error)  # nobody cancelled it: the handler awaited something that was

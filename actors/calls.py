@@ -301,7 +301,10 @@ class Calls:
         try:
             route = node.routes.get(ref._actor_id) or self._route_or_raise(ref)
         except ActorDied as error:
-            waiter.end(None, error)
+            if ref._actor_id in call_scope.current().chain:  # it is down because it starts or stops, and waits for us
+                waiter.end(None, CallCycle(f"{ref._name}.{method} was asked by its own on_start or on_stop: {error}"))
+            else:
+                waiter.end(None, error)
             return
         context = call_scope.current()
         if context.deadline is not None and context.expired():

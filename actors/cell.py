@@ -97,6 +97,11 @@ class Cell(CellCore, ABC):
     def forget(self, origin: Origin) -> None:
         """A caller's process died: end its streams and what runs beside the mailbox for it."""
 
+    @property
+    def _serves(self) -> bool:
+        """Whether messages are handled; not while the actor starts or stops."""
+        return True
+
     def fail_queued(self, text: str) -> None:
         """The actor ends: end the calls that it will not handle."""
         while self.queue:
@@ -109,9 +114,10 @@ class Cell(CellCore, ABC):
         if incoming.call_id is None or self.actor_id not in incoming.context.chain:
             return False
         handler = self._handlers.get(incoming.method)
-        if handler is not None and not handler.is_stream and not handler.is_concurrent:
+        if not self._serves or (handler is not None and not handler.is_stream and not handler.is_concurrent):
             chain = " -> ".join(f"#{number_of(actor_id)}" for actor_id in (*incoming.context.chain, self.actor_id))
-            text = f"{self.name}.{incoming.method} was asked by a handler that {self.name} itself waits for ({chain})"
+            waiting = "a handler" if self._serves else "its on_start or on_stop, or by a handler"
+            text = f"{self.name}.{incoming.method} was asked by {waiting} that {self.name} itself waits for ({chain})"
             incoming.origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.CYCLE, None, text, "")
             return True

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import sys
-import traceback
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,10 +20,11 @@ from .actor import Actor, BlockingActor
 from .async_cell import AsyncCell
 from .blocking_cell import BlockingCell
 from .boot import ROOT_SLOT, Boot, load_class
-from .cell import Panel, describe
+from .cell import Panel
 from .child_logging import set_up_logging
 from .child_node import NOT_PROMOTED, AsyncChildNode, BlockingChildNode, ChildControl
 from .context import Context
+from .failure import describe
 from .import_guard import loading
 from .loops import run_on_new_loop, send_all, wait_readable
 from .ref import Ref
@@ -124,7 +124,8 @@ async def _live_async(place: Place, cls: type[Actor]) -> int:
         cell = AsyncCell(actor, boot.actor_id, boot.name, place.panel())
         node.route_up(boot.actor_id, boot.name, boot.slot, cell.capacity_bytes)
         runner = ActorRunner(node, cell, actor)
-        start = asyncio.ensure_future(_start(place, node, runner, handoff))
+        ctx = _context(node, boot)
+        start = asyncio.ensure_future(_start(place, node, runner, ctx, handoff))
         await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
             start.cancel()  # stopped while it starts
@@ -134,6 +135,7 @@ async def _live_async(place: Place, cls: type[Actor]) -> int:
     except BaseException as error:
         return await _report(node, FrameKind.START_FAILED, error)
     node.to_root(FrameKind.READY, cell.capacity_bytes)
+    runner.begin_run(ctx)
 
     failure = asyncio.ensure_future(runner.failure())
     await asyncio.wait([failure, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -196,8 +198,7 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     return 0
 
 
-async def _start(place: Place, node: AsyncChildNode, runner: ActorRunner, handoff: object) -> None:
-    ctx = _context(node, place.boot)
+async def _start(place: Place, node: AsyncChildNode, runner: ActorRunner, ctx: Context, handoff: object) -> None:
     await runner.prepare(ctx)
     if place.boot.is_spare:
         place.show_spare(node)
@@ -222,8 +223,8 @@ def _start_side_thread(actor: BlockingActor, place: Place) -> None:
         if number:
             try:
                 actor.on_abort()
-            except BaseException:
-                log.exception("on_abort of %r failed", place.boot.name)
+            except BaseException as error:
+                log.error("on_abort of %r failed:\n%s", place.boot.name, describe(error).traceback)
 
     platform.current().start_thread(wait, "on_abort")
 
@@ -247,5 +248,4 @@ async def _report(node: AsyncChildNode, kind: FrameKind, error: BaseException) -
 
 
 def _trace(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error)) or describe(error)
-    return text.encode("utf-8", "backslashreplace").decode()
+    return describe(error).traceback

@@ -130,9 +130,9 @@ def _title(cls: type[BaseException]) -> str:
 def _stack(trace: TracebackType | None) -> list[str]:
     if trace is None:
         return []
-    depth, last = 0, trace
+    depth, last = 1, trace.tb_next
     while last is not None:
-        depth, last = depth + 1, last.tb_next  # type: ignore[assignment]
+        depth, last = depth + 1, last.tb_next
     lines = ["Traceback (most recent call last):\n"]
     if depth <= FIRST_FRAMES + LAST_FRAMES:
         return lines + _frames(trace, FIRST_FRAMES + LAST_FRAMES)

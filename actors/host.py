@@ -35,6 +35,9 @@ class Host(Protocol):
     async def abandon(self) -> None:
         """A start that failed or was cancelled has ended: end what it left."""
 
+    def begin_run(self) -> None:
+        """Watchers were told READY: let the actor's ``run`` begin, which may ask its own actor."""
+
     async def stop(self, reason: str, timeout_s: float) -> object:
         """Stop in order; what has not ended after ``timeout_s`` seconds is killed. Its hand-off, when it is gone."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from .call_scope import inside
 from .context import Context, Watch
 from .directory import Directory
 from .errors import ActorError, Cause, ResourcesExhausted, StartFailed
+from .failure import describe, summary_of
 from .host import Child, ExitCallback
 from .ref import Ref
 from .runner import ActorRunner, ExitInActor
@@ -72,6 +72,7 @@ class TaskHost:
         self._incarnation = incarnation
         self._on_exit = on_exit
         self._runner: ActorRunner | None = None
+        self._context: Context | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self, handoff: object) -> int:
@@ -86,6 +87,7 @@ class TaskHost:
             with inside(EMPTY):  # as in a process of its own; it lives longer than who spawned it waits
                 await self._runner.prepare(ctx)
                 await self._runner.start(ctx, handoff)
+            self._context = ctx
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -93,14 +95,19 @@ class TaskHost:
             raise start_failed(child.name, self._owner.phase, error) from error  # nobody asked for it
         except BaseException as error:
             raise start_failed(child.name, self._owner.phase, error) from error
-        self._watcher = asyncio.create_task(self._watch_failure(self._runner), name=f"{child.name}: watch")
         return cell.capacity_bytes
+
+    def begin_run(self) -> None:
+        assert self._runner is not None and self._context is not None
+        with inside(EMPTY):
+            self._runner.begin_run(self._context)
+            self._watcher = asyncio.create_task(self._watch_failure(self._runner), name=f"{self.child.name}: watch")
 
     async def _watch_failure(self, runner: ActorRunner) -> None:
         error = await runner.failure()
-        await runner.stop(f"it crashed: {error}", orderly=False)
-        trace = "".join(traceback.format_exception(error))
-        self._on_exit(Cause(f"{type(error).__name__}: {error}", traceback=trace), False)
+        failure = describe(error)
+        await runner.stop(f"it crashed: {failure.summary}", orderly=False)
+        self._on_exit(Cause(failure.summary, traceback=failure.traceback), False)
 
     async def abandon(self) -> None:
         if self._runner is not None:
@@ -111,8 +118,8 @@ class TaskHost:
             return None
         try:
             return await self._end(self._runner.stop(reason), timeout_s)
-        except Exception:  # it has ended all the same, as a process would have; and a restart goes on
-            log.exception("on_stop of %r failed", self.child.name)
+        except Exception as error:  # it has ended all the same, as a process would have; and a restart goes on
+            log.error("on_stop of %r failed:\n%s", self.child.name, describe(error).traceback)
             return None
 
     async def _end(self, work: Coroutine[Any, Any, object], timeout_s: float) -> object:
@@ -188,6 +195,9 @@ class ThreadHost:
     async def abandon(self) -> None:
         pass
 
+    def begin_run(self) -> None:
+        """A BlockingActor has no ``run``."""
+
     async def stop(self, reason: str, timeout_s: float) -> object:
         self._stop_reason = reason
         if self._cell is None:
@@ -205,7 +215,7 @@ class ThreadHost:
         finally:
             self._cell.fail_queued(f"the actor was stopped: {reason}")
         if isinstance(error, Exception):
-            log.error("on_stop of %r failed", self.child.name, exc_info=error)
+            log.error("on_stop of %r failed:\n%s", self.child.name, describe(error).traceback)
         elif error is not None:
             raise error
         return handoff
@@ -232,12 +242,12 @@ class ThreadHost:
         try:
             self._ended.set_result((actor.on_stop(self._stop_reason), None))
         except (SystemExit, KeyboardInterrupt) as error:
-            self._ended.set_result((None, ExitInActor(f"{type(error).__name__}: {error}")))
+            self._ended.set_result((None, ExitInActor(summary_of(error))))
         except BaseException as error:
             self._ended.set_result((None, error))
 
 
 def start_failed(name: str, phase: str, error: BaseException) -> StartFailed:
     """The error of a start that raised ``error``."""
-    trace = "".join(traceback.format_exception(error))
-    return StartFailed(name, Cause(f"{type(error).__name__}: {error}", last_phase=phase, traceback=trace))
+    failure = describe(error)
+    return StartFailed(name, Cause(failure.summary, last_phase=phase, traceback=failure.traceback))

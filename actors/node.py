@@ -32,6 +32,7 @@ from ringcast.channels import (
 )
 
 from ._native import POLL_BATCH, Incoming, NodeCore
+from .call_context import CallContext
 from .calls import Calls
 from .consumer import StreamReader
 from .delivery import Delivery
@@ -191,15 +192,18 @@ class Node(NodeCore, ABC):
             is_stream = kind == Envelope.OPEN
             cell = self.cells.get(route.actor_id)
             if cell is None:
-                self._refuse(route, call_id)
+                self._refuse(route, call_id, context)
                 return
             route.outstanding_bytes += size_bytes
             cell.put(Incoming(call_id, method, args, kwargs, self.local_origin, size_bytes, context, is_stream))
 
-    def _refuse(self, route: Route, call_id: int | None) -> None:
-        """An actor here has ended, and the way to it is about to be taken down."""
+    def _refuse(self, route: Route, call_id: int | None, context: CallContext) -> None:
+        """An actor here prepares itself, or has ended and the way to it is about to be taken down."""
         if call_id is None:
             self.counters.dropped_casts += 1
+        elif route.actor_id in context.chain:
+            text = f"{route.name} was asked by its own on_prepare"
+            self.local_origin.fail(route.name, call_id, FailureKind.CYCLE, None, text, "")
         else:
             self.local_origin.fail(route.name, call_id, FailureKind.GONE, None, "it was stopped", "")
 

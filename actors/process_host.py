@@ -213,6 +213,9 @@ class ProcessHost:
         self._root.send_frame(self._root.peers[self.slot], FrameKind.ASK_STATISTICS)
         return await future
 
+    def begin_run(self) -> None:
+        """Its process does so itself, once READY is on its way."""
+
     async def stop(self, reason: str, timeout_s: float) -> object:
         self._stopping = True
         self._end_reason = self._end_reason or f"it was stopped: {reason}"

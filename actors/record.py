@@ -111,6 +111,7 @@ class Record(Member):
         finally:
             cancellation = None  # it holds this frame
         self._tell_ready()
+        host.begin_run()
         if self._spares is not None:
             self._spares.begin(incarnation)
         early_exit: tuple[Cause, bool] | None = self._early_exit  # set while we waited

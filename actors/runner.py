@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from .actor import Actor
 from .async_cell import AsyncCell
+from .call_context import EMPTY, inside_handler
+from .call_scope import inside
 from .context import Context
 from .failure import summary_of
 from .node import Node
@@ -48,24 +50,33 @@ class ActorRunner:
         self._node = node
         self._cell = cell
         self._actor = actor
+        self._in_hook = inside_handler(EMPTY, cell.actor_id)  # its actor handles nothing before a hook has returned
         self._serve: asyncio.Task[None] | None = None
         self._run: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def prepare(self, ctx: Context) -> None:
         """Run ``on_prepare``. Exceptions of user code come out."""
-        await contained(self._actor.on_prepare(ctx))
+        with inside(self._in_hook):
+            await contained(self._actor.on_prepare(ctx))
 
     async def start(self, ctx: Context, handoff: object) -> None:
-        """Run ``on_start``, then begin to serve. Exceptions of user code come out."""
+        """Run ``on_start``, then begin to serve. Exceptions of user code come out. `begin_run` follows READY."""
         self._node.cells[self._cell.actor_id] = self._cell
         try:
-            await contained(self._actor.on_start(ctx, handoff))
+            with inside(self._in_hook):
+                await contained(self._actor.on_start(ctx, handoff))
         except BaseException:
             self._forget("the actor did not start")
             raise
         self._serve = self._cell.start()
-        self._run = asyncio.create_task(contained(self._actor.run(ctx)), name=f"{self._cell.name}: run")
+
+    def begin_run(self, ctx: Context) -> None:
+        """Begin ``run``, which may ask its own actor: that is READY, and others can be told where it is."""
+        self._run = asyncio.create_task(self._run_contained(ctx), name=f"{self._cell.name}: run")
+
+    async def _run_contained(self, ctx: Context) -> None:
+        await contained(self._actor.run(ctx))
 
     async def failure(self) -> BaseException:
         """Wait until the actor's own loop, or its mailbox, raises, and return what it raised."""
@@ -93,7 +104,8 @@ class ActorRunner:
             await _ended(self._serve)
         await self._cell.close()
         try:
-            return await contained(self._actor.on_stop(reason)) if orderly else None
+            with inside(self._in_hook):
+                return await contained(self._actor.on_stop(reason)) if orderly else None
         finally:
             self._forget(f"the actor was stopped: {reason}")
 
