@@ -68,7 +68,7 @@ async def test_a_wrong_argument_of_spawn_is_named_and_nothing_is_started(wrong: 
 
 async def death_of(system: rt.System, ref: rt.Actor) -> str:
     async for event in system.watch(ref):
-        if isinstance(event, rt.Died):
+        if isinstance(event, rt.Died | rt.GaveUp):
             return event.cause.traceback or event.cause.stderr_tail
     raise AssertionError("the watch ended")
 
