@@ -6,7 +6,6 @@ say what is wrong and where, and hold on to nothing of the body.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,8 +21,9 @@ from .errors import ErrorReply, invalid
 
 MOST_VALUES = 1 << 18  # texts and numbers; a prompt of ids has one for each
 MOST_CONTAINERS = 1 << 14  # lists and objects
-_PIECE = 1 << 16
-_TURN = 1 << 20  # bytes that are looked at before the loop has a turn
+MOST_TEXT_BYTES = 12 << 20  # of one text; a million characters at least, however they are escaped
+# A backslash, or the beginning of a \\uXX, at the end, that no backslash before it escapes.
+_OPEN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]?)?)\Z")
 _MAY_BE_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -38,29 +38,37 @@ class BodyRefused(HTTPException):
 class JsonRequest(Request):
     """A request whose body is read by the rules of this module."""
 
-    async def json(self) -> Any:
-        """The body. `BodyRefused` says why not."""
-        body = await self.body()
-        shape = Shape()
-        for at in range(0, len(body), _PIECE):
-            shape.feed(body[at : at + _PIECE])
-            if at % _TURN == 0 and at:
-                await asyncio.sleep(0)
-        if shape.num_values > MOST_VALUES or shape.num_containers > MOST_CONTAINERS:
-            raise BodyRefused(
-                invalid(
-                    f"the body has more than {MOST_VALUES} values or {MOST_CONTAINERS} lists and objects: send several "
-                    "requests, or texts instead of token ids",
-                    None,
-                    "body_too_complex",
+    async def body(self) -> bytes:
+        """The body. `BodyRefused` if it is too much; then it has been read to its end, and nothing of it kept."""
+        if not hasattr(self, "_body"):
+            self._shape = shape = Shape()
+            pieces: list[bytes] = []
+            async for piece in self.stream():
+                shape.feed(piece)
+                pieces.append(piece)
+                if shape.is_too_much():
+                    pieces.clear()
+            if shape.is_too_much():
+                raise BodyRefused(
+                    invalid(
+                        f"the body has more than {MOST_VALUES} values or {MOST_CONTAINERS} lists and objects, or a "
+                        f"text of more than {MOST_TEXT_BYTES} bytes: send several requests, or texts instead of ids",
+                        None,
+                        "body_too_complex",
+                    )
                 )
-            )
+            self._body = b"".join(pieces)
+        return self._body
+
+    async def json(self) -> Any:
+        """The body's value. `BodyRefused` says why not."""
+        body = await self.body()
         try:
             value = json.loads(body.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:
             problem = _problem(error)
         else:
-            if _MAY_BE_HALF_PAIR.search(body) and (path := next(_half_pairs(value, []), None)) is not None:
+            if self._shape.may_have_half_pairs and (path := next(_half_pairs(value, []), None)) is not None:
                 name = ".".join(map(str, path)) or "the body"
                 text = f"{name}: the text holds half of a surrogate pair: it is no Unicode text"
                 raise BodyRefused(invalid(text, str(path[0]) if path else None, "invalid_value"))
@@ -81,25 +89,45 @@ class JsonRoute(APIRoute):
 
 
 class Shape:
-    """Counts a JSON text's values and containers, piece by piece, without decoding it."""
+    """Measures a JSON text, piece by piece as it comes in, without decoding it."""
 
     def __init__(self) -> None:
         self.num_values = 0
         self.num_containers = 0
+        self.longest_text_bytes = 0
+        self.may_have_half_pairs = False  # there are escapes like those of surrogates
         self._is_in_text = False
-        self._held = b""  # a backslash whose other half is in the next piece
+        self._text_bytes = 0  # of the text that goes on in the next piece
+        self._held = b""  # the beginning of an escape, whose rest is in the next piece
+
+    def is_too_much(self) -> bool:
+        """Whether decoding it would take long."""
+        return (
+            self.num_values > MOST_VALUES
+            or self.num_containers > MOST_CONTAINERS
+            or max(self.longest_text_bytes, self._text_bytes) > MOST_TEXT_BYTES
+        )
 
     def feed(self, piece: bytes) -> None:
         """The next bytes."""
         piece = self._held + piece
         self._held = b""
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            piece, self._held = piece[:-1], b"\\"
         if b"\\" in piece:
+            if cut := _OPEN_ESCAPE.search(piece):
+                piece, self._held = piece[: cut.start(1)], cut[1]
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+            self.may_have_half_pairs = self.may_have_half_pairs or _MAY_BE_HALF_PAIR.search(piece) is not None
         parts = piece.split(b'"')
-        outside = b"".join(parts[1 if self._is_in_text else 0 :: 2])
+        first = 1 if self._is_in_text else 0
+        outside = b"".join(parts[first::2])
+        if self._is_in_text:
+            self._text_bytes += len(parts[0])
+        if len(parts) > first:
+            inside = [self._text_bytes, *map(len, parts[1 - first :: 2])] if len(parts) > 1 else [0]
+            self.longest_text_bytes = max(self.longest_text_bytes, *inside)
         self._is_in_text ^= len(parts) % 2 == 0
+        if len(parts) > 1:
+            self._text_bytes = len(parts[-1]) if self._is_in_text else 0
         containers = outside.count(b"[") + outside.count(b"{")
         self.num_containers += containers
         self.num_values += outside.count(b",") + outside.count(b":") + containers
