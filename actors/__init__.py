@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .figures import Metric, metrics, prometheus_text
     from .group import Err, Group, Ok
     from .placement import Restart, Spec, Where, here, process, spec
+    from .pools import Pool, PoolMember, PoolStatistics, pool
     from .portal import Portal
     from .program import run
     from .serving import Serving, serve
@@ -53,6 +54,9 @@ else:
         "NodeStatistics": "statistics",
         "Ok": "group",
         "Output": "child_output",
+        "Pool": "pools",
+        "PoolMember": "pools",
+        "PoolStatistics": "pools",
         "Portal": "portal",
         "Ready": "events",
         "Remote": "connection",
@@ -70,6 +74,7 @@ else:
         "connect": "connection",
         "here": "placement",
         "metrics": "figures",
+        "pool": "pools",
         "process": "placement",
         "prometheus_text": "figures",
         "run": "program",
@@ -119,6 +124,9 @@ __all__ = [
     "NotInSystem",
     "Ok",
     "Output",
+    "Pool",
+    "PoolMember",
+    "PoolStatistics",
     "Portal",
     "Ready",
     "Remote",
@@ -141,6 +149,7 @@ __all__ = [
     "deadline",
     "here",
     "metrics",
+    "pool",
     "process",
     "prometheus_text",
     "retry",

@@ -14,12 +14,14 @@ from . import platform
 from .async_node import AsyncNode
 from .boot import BOARD_READY, ROOT_SLOT
 from .child_settings import DEFAULT_SETTINGS, ChildSettings
+from .context import Watch
 from .directory import Directory
 from .errors import Cause, NotInSystem, ResourcesExhausted
 from .events import Event, GaveUp, Stopped
 from .forks import FORKED_TEXT
 from .patience import Patience
 from .peer import Peer
+from .ref import Ref
 from .route import Route
 from .system_calls import calling
 from .tasks import Tasks
@@ -198,6 +200,9 @@ class RootNode(AsyncNode):
             self.guests[peer.slot].on_frame(peer, frame)
         else:
             self.hosts[peer.slot].on_frame(peer, frame)
+
+    def watch(self, ref: Ref) -> Watch:
+        return self._directory.watch(ref)
 
     def suspect(self, actor_id: int, progress: int) -> None:
         self._directory.suspect(actor_id, progress)

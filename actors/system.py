@@ -24,6 +24,7 @@ from .group import Group
 from .import_guard import check_not_loading
 from .member import State
 from .placement import Restart, Spec, Where, here, process
+from .pools import Pool, check_bounds
 from .process_host import ProcessHost
 from .record import Record
 from .ref import Ref
@@ -191,6 +192,27 @@ class System:
         if cls is not None and not issubclass(record.child.spec.cls, cls):
             raise TypeError(f"actor {name!r} is a {record.child.spec.cls.__qualname__}, not a {cls.__qualname__}")
         return cast(A, Ref(record.child.actor_id, record.name, root))
+
+    async def spawn_pool(
+        self,
+        specs: Iterable[Spec[A]],
+        *,
+        name: str | None = None,
+        where: Where = process(),  # noqa: B008 (a frozen value)
+        restart: Restart = Restart("permanent"),  # noqa: B008
+        max_pending: int = 16,
+        max_waiting: int | None = None,
+    ) -> Pool[A]:
+        """Start several actors in parallel, all READY or none, and put them behind one reference. See `pool`.
+
+        Members are named ``name-0``, ``name-1``, ...; unless ``restart`` says otherwise they are started again.
+        """
+        check_bounds(max_pending, max_waiting)
+        listed = list(specs)
+        if not listed:
+            raise ValueError("a pool needs one or more members: spawn_pool was given no specs")
+        group = await self.supervisor.spawn_group(listed, name=name, where=where, restart=restart)
+        return Pool(list(group), name or listed[0].cls.__name__, max_pending, max_waiting)
 
     def supervise(
         self,

@@ -3,7 +3,6 @@
 kill -9 of a pool process: the request in it gets a 503, and the process is back before you have looked.
 """
 
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -21,11 +20,8 @@ class Cruncher(rt.BlockingActor):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with rt.System("crunchers") as system:
-        pool = await system.spawn_group(
-            [rt.spec(Cruncher) for _ in range(2)], name="cruncher", restart=rt.Restart("permanent")
-        )
         app.state.system = system
-        app.state.turns = itertools.cycle(pool)
+        app.state.pool = await system.spawn_pool([rt.spec(Cruncher) for _ in range(2)], name="cruncher")
         yield
 
 
@@ -34,9 +30,9 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/crunch/{n}")
 async def crunch(n: int, request: Request) -> dict[str, int]:
-    cruncher: Cruncher = next(request.app.state.turns)
+    pool: rt.Pool[Cruncher] = request.app.state.pool
     try:
         async with rt.deadline(10):
-            return {"result": await cruncher.crunch(n)}
+            return {"result": await pool.any.crunch(n)}
     except rt.ActorError as error:
         raise HTTPException(503, str(error)) from error

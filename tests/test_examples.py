@@ -41,6 +41,12 @@ def test_wsgi_counter() -> None:
     assert output_of("wsgi_counter.py") == "[1, 2, 3, 4, 5]\n"
 
 
+def test_pool() -> None:
+    lines = output_of("pool.py").splitlines()
+    assert lines[0] == "1 result of 40 jobs"
+    assert [line.partition(":")[0] for line in lines[1:]] == [f"cruncher-{rank}" for rank in range(4)]
+
+
 def test_fastapi_pool() -> None:
     spec = importlib.util.spec_from_file_location("fastapi_pool", EXAMPLES / "fastapi_pool.py")
     assert spec is not None

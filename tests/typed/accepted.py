@@ -59,6 +59,11 @@ async def main(system: rt.System) -> None:
     reveal_type(await rt.retry(worker.name)())  # str
     pool = system.supervise("pool", strategy="one_for_all")
     reveal_type(await pool.spawn(rt.spec(Worker, 1)))  # Worker
+    workers = await system.spawn_pool([rt.spec(Worker, rank) for rank in range(2)])
+    reveal_type(workers.any)  # Worker
+    reveal_type(await workers.at("key").step([1]))  # int
+    reveal_type(workers.members)  # Group[Worker]
+    reveal_type(rt.pool([worker]))  # Pool[Worker]
 
 
 def in_a_thread(portal: rt.Portal) -> None:
