@@ -7,6 +7,7 @@ from contextvars import Context, ContextVar
 from typing import Any, Final, Self, final
 
 from ringcast.channels import Doorbell, Inbox, Message, Outbox, RingReader, RingWriter
+from ringcast.channels.large import LargeMessage
 
 from .actor import Actor, BlockingActor
 from .async_cell import Begun
@@ -173,7 +174,7 @@ class CellCore:
 class RemoteOriginCore:
     """The way back to a caller in another process. A subclass supplies ``_send`` and ``_cannot_travel``."""
 
-    def __new__(cls, node: Node, peer: Peer, encode: Callable[[object], bytes]) -> Self: ...
+    def __new__(cls, node: Node, peer: Peer, encode: Callable[[object], bytes | LargeMessage]) -> Self: ...
     @property
     def _node(self) -> Node: ...
     @property
@@ -217,7 +218,7 @@ class NodeCore:
     _backlog_mask: int  # of the readers of what has been in it since it was last empty
     _unflushed: int  # messages sent since the last flush
 
-    def send_masked(self, mask: int, payload: bytes, /) -> None:
+    def send_masked(self, mask: int, payload: bytes | LargeMessage, /) -> None:
         """Put an envelope into our ring for several peers: one record that all of them read."""
     def poll_once(self) -> int:
         """Handle a batch from every inbox; the number of messages handled."""

@@ -8,23 +8,27 @@ timer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ringcast.channels import Board, Doorbell, Outbox
 
 from . import platform
 from ._native import AsyncNodeCore
-from .errors import NotInSystem
+from .errors import ActorError, NotInSystem
 from .forks import FORKED_TEXT, LeftBehind, end_forked_process, forget_tasks
 from .node import Node
 from .peer import Peer
 from .route import Route
 from .system_calls import calling
+
+if TYPE_CHECKING:
+    from ringcast.channels.large import LargeMessage
 
 PATIENCE_S: Final = 2e-3  # with a reader that reads nothing while messages for others wait for room
 MAX_PATIENCE_S: Final = 0.1  # while nobody else waits
@@ -72,6 +76,23 @@ class AsyncNode(AsyncNodeCore, Node):
         self.loop.remove_reader(self.bell.fileno())
         for peer in list(self.peers.values()):
             self.unwatch_link(peer)
+
+    def copy_off_loop(self, message: LargeMessage, done: Callable[[Exception | None], None]) -> None:
+        loop = self.loop
+
+        def run() -> None:
+            error: Exception | None = None
+            try:
+                message.copy()
+            except Exception as failure:
+                error = failure
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
+                loop.call_soon_threadsafe(done, error)
+
+        try:
+            platform.current().start_thread(run, "ringcast copy")
+        except ActorError:  # no threads are left: the loop copies by itself
+            loop.call_soon(run)
 
     def current_loop(self) -> asyncio.AbstractEventLoop:
         try:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ringcast.channels import ChannelError, EncodeError
+from ringcast.channels import EncodeError
 
 from . import call_scope
 from .consumer import StreamReader
@@ -20,6 +20,8 @@ from .route import UP, Local, Outgoing, Route, RouteState
 from .wire import Envelope, name_argument
 
 if TYPE_CHECKING:
+    from ringcast.channels.large import LargeMessage
+
     from .node import Node
 
 log = logging.getLogger("ringcast.actors")
@@ -115,31 +117,38 @@ class Calls:
         """
         node = self._node
         route = node.routes.get(ref._actor_id) or self._route_or_raise(ref)
+        payload: bytes | LargeMessage
+        local: Local | None
         if route.slot == node.slot:
             payload, local = b"", Local(CAST, method, args, kwargs, call_scope.current())
             size_bytes = LOCAL_MESSAGE_BYTES
         else:
             try:
-                payload, local = node.codec.encode((CAST, route.actor_id, method, args, kwargs)), None
+                payload, local = node.codec.encode_out((CAST, route.actor_id, method, args, kwargs)), None
             except EncodeError as error:
                 name_argument(error, method, 3)
                 raise
             size_bytes = len(payload)
-        if route.state is UP and not route.waiting and route.allows(size_bytes):
+            if not wait and not isinstance(payload, bytes):
+                payload.copy()  # its arrays may be changed when this returns
+        may_leave = route.state is UP and not route.waiting and route.allows(size_bytes)
+        if may_leave and (isinstance(payload, bytes) or not wait):
             node.transmit(route, None, size_bytes, payload, local)
             return None
         outgoing = Outgoing(size_bytes, payload, local, None)
         if wait:
-            outgoing.in_cycle = route.actor_id in call_scope.current().chain
-            if outgoing.in_cycle and route.state is UP:
+            outgoing.in_cycle = not may_leave and route.actor_id in call_scope.current().chain
+            if outgoing.in_cycle and route.state is UP and not route.is_copying:
                 raise _cycle(route)
             outgoing.sent = node.current_loop().create_future()
-        elif not _may_wait_for_the_way(route, size_bytes):
+        elif not (_may_wait_for_the_way(route, size_bytes) or (route.is_copying and route.allows_behind(size_bytes))):
             raise MailboxFull(
                 f"mailbox of {ref._name!r} is full: {route.outstanding_bytes} of {route.capacity_bytes} bytes "
                 f"sent and not yet taken, {len(route.waiting)} messages wait; use `cast.wait` to wait for room"
             )
         route.waiting.append(outgoing)
+        if may_leave:
+            node.pump(route)
         return outgoing
 
     def ask_group(
@@ -255,7 +264,7 @@ class Calls:
             route.waiting.remove(outgoing)
             self.not_sent(route, outgoing, _cycle(route))
 
-    def not_sent(self, route: Route, outgoing: Outgoing, error: ChannelError | CallCycle) -> None:
+    def not_sent(self, route: Route, outgoing: Outgoing, error: Exception) -> None:
         """A message that had waited for its turn could not leave."""
         if outgoing.sent is not None:
             if not outgoing.sent.done():
@@ -310,30 +319,37 @@ class Calls:
         if context.deadline is not None and context.expired():
             waiter.end(None, DeadlineExceeded("before the call was sent"))
             return
+        payload: bytes | LargeMessage
+        local: Local | None
         if route.slot == node.slot:
             payload, local = b"", Local(kind, method, args, kwargs, context)
             size_bytes = LOCAL_MESSAGE_BYTES
         else:
             message = (kind, route.actor_id, call_id, method, args, kwargs, context.pack())
             try:
-                payload, local = node.codec.encode(message), None
+                payload, local = node.codec.encode_out(message), None
             except EncodeError as error:
                 name_argument(error, method, 4)
                 raise
             size_bytes = len(payload)
         self._pending[call_id] = (waiter, route)
-        if route.state is UP and not route.waiting and route.allows(size_bytes):
+        may_leave = route.state is UP and not route.waiting and route.allows(size_bytes)
+        if may_leave and isinstance(payload, bytes):
             node.asked += local is None
             try:
                 node.transmit(route, call_id, size_bytes, payload, local)
             except BaseException:
                 del self._pending[call_id]
                 raise
-        elif (in_cycle := route.actor_id in context.chain) and route.state is UP:
+            return
+        in_cycle = not may_leave and route.actor_id in context.chain
+        if in_cycle and route.state is UP and not route.is_copying:
             del self._pending[call_id]
             waiter.end(None, _cycle(route))
-        else:
-            route.waiting.append(Outgoing(size_bytes, payload, local, call_id, in_cycle=in_cycle))
+            return
+        route.waiting.append(Outgoing(size_bytes, payload, local, call_id, in_cycle=in_cycle))
+        if may_leave:
+            node.pump(route)
 
     def _broadcast(
         self,
@@ -358,13 +374,15 @@ class Calls:
         actor_ids = [route.actor_id for route in routes]
         context = call_scope.current().pack()
         try:
-            payload = node.codec.encode((GROUP, actor_ids, first, reply_from, method, args, kwargs, context))
+            payload = node.codec.encode_out((GROUP, actor_ids, first, reply_from, method, args, kwargs, context))
         except EncodeError as error:
             name_argument(error, method, 5)
             raise
         size_bytes = len(payload)
         if not all(route.allows(size_bytes) for route in routes):
             return False
+        if not isinstance(payload, bytes):
+            payload.copy()  # once for all members
         node.send_masked(mask, payload)
         for number, route in enumerate(routes):
             route.outstanding_bytes += size_bytes

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.channels import (
     Board,
@@ -31,6 +31,7 @@ from ringcast.channels import (
     core_quota,
 )
 
+from . import platform
 from ._native import POLL_BATCH, Incoming, NodeCore
 from .call_context import CallContext
 from .calls import Calls
@@ -41,10 +42,15 @@ from .forks import LeftBehind, NoWayBack, tell_of_forks
 from .origin import LocalOrigin, RemoteOrigin
 from .peer import Peer
 from .ref import REF_TAG, Ref, pack_ref, unpack_ref
-from .route import Local, Route, RouteState
+from .route import Local, Outgoing, Route, RouteState
 from .wire import Envelope, FailureKind, FrameKind
 
+if TYPE_CHECKING:
+    from ringcast.channels.large import LargeMessage
+
 log = logging.getLogger("ringcast.actors")
+
+COPIED_AT_ONCE_BYTES: Final = 4 << 20  # of one message: 1 to 2 ms; starting a thread and hearing of its end take 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +72,7 @@ class Node(NodeCore, ABC):
         self.bell = bell
         self.outbox = outbox
         self.codec = Codec({Ref: (REF_TAG, self._pack_ref, lambda data: unpack_ref(data, self))})
+        self.codec.large_bytes = platform.current().large_bytes(outbox.ring.max_inline)
         self.peers: dict[int, Peer] = {}
         self.readers = ()
         self.routes: dict[int, Route] = {}
@@ -121,6 +128,10 @@ class Node(NodeCore, ABC):
     def on_loop(self, send: Callable[[], object]) -> None:
         """Call ``send`` where this node may be used: here, unless the caller is another thread than the node's."""
         send()
+
+    def copy_off_loop(self, message: LargeMessage, done: Callable[[Exception | None], None]) -> None:
+        """Copy a message on a thread, then call ``done`` on the loop. Only where there is a loop."""
+        raise NotImplementedError
 
     @abstractmethod
     def current_loop(self) -> asyncio.AbstractEventLoop:
@@ -180,7 +191,9 @@ class Node(NodeCore, ABC):
             self.resolve(route)
         return route
 
-    def transmit(self, route: Route, call_id: int | None, size_bytes: int, payload: bytes, local: Local | None) -> None:
+    def transmit(
+        self, route: Route, call_id: int | None, size_bytes: int, payload: bytes | LargeMessage, local: Local | None
+    ) -> None:
         """Send a message along a route that is up and allows it. `SegmentError` without memory: nothing was sent."""
         if local is None:
             self.send_masked(self.peers[route.slot].mask, payload)
@@ -229,11 +242,36 @@ class Node(NodeCore, ABC):
         """Send what waits and may leave."""
         while (outgoing := route.next_allowed()) is not None:
             try:
+                if not self._is_copied(route, outgoing):
+                    return
                 self.transmit(route, outgoing.call_id, outgoing.size_bytes, outgoing.payload, outgoing.local)
             except SegmentError as error:
                 self.calls.not_sent(route, outgoing, error)
             if outgoing.sent is not None and not outgoing.sent.done():
                 outgoing.sent.set_result(None)
+
+    def _is_copied(self, route: Route, outgoing: Outgoing) -> bool:
+        """Whether a message is its own memory; if it has much to copy, a thread does it while the message waits."""
+        payload = outgoing.payload
+        if isinstance(payload, bytes) or payload.is_copied:
+            return True
+        if outgoing.size_bytes <= COPIED_AT_ONCE_BYTES:
+            payload.copy()
+            return True
+
+        def done(error: Exception | None) -> None:
+            outgoing.copying = False
+            if error is not None and outgoing in route.waiting:
+                route.waiting.remove(outgoing)
+                self.calls.not_sent(route, outgoing, error)
+            self.pump(route)
+            if not route.is_copying:
+                self.calls.end_cycles(route)
+
+        outgoing.copying = True
+        route.waiting.appendleft(outgoing)
+        self.copy_off_loop(payload, done)
+        return False
 
     def credit(self, actor_id: int, slot: int, size_bytes: int) -> None:
         """The actor took messages of that size from its mailbox."""

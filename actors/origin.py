@@ -14,6 +14,8 @@ from .failure import type_name_of
 from .wire import Envelope, FailureKind, name_part
 
 if TYPE_CHECKING:
+    from ringcast.channels.large import LargeMessage
+
     from .node import Node
     from .peer import Peer
 
@@ -40,7 +42,7 @@ class RemoteOrigin(RemoteOriginCore):
     """A caller in another process. What is sent to one that has died meanwhile goes nowhere."""
 
     def __new__(cls, node: Node, peer: Peer) -> RemoteOrigin:
-        return super().__new__(cls, node, peer, node.codec.encode)
+        return super().__new__(cls, node, peer, node.codec.encode_out)
 
     def _cannot_travel(self, name: str, call_id: int, error: EncodeError | SegmentError) -> None:
         """A value could not be sent (from native/origin.c)."""
@@ -50,7 +52,7 @@ class RemoteOrigin(RemoteOriginCore):
 
     def items(self, name: str, call_id: int, items: list[Any], window: int) -> None:
         try:
-            data = self._node.codec.encode((int(Envelope.ITEMS), call_id, items, window))
+            data = self._node.codec.encode_out((int(Envelope.ITEMS), call_id, items, window))
         except EncodeError as error:
             name_part(error, 2)
             raise
@@ -63,7 +65,9 @@ class RemoteOrigin(RemoteOriginCore):
         text, trace = (s.encode("utf-8", "backslashreplace").decode() for s in (text, trace))
         self._send(self._node.codec.encode((int(Envelope.FAILURE), call_id, int(kind), name, type_name, text, trace)))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | LargeMessage) -> None:
+        if not isinstance(data, bytes):
+            data.copy()  # the next handler may change its arrays
         if self._node.peers.get(self._peer.slot) is self._peer:
             self._node.send_masked(self._peer.mask, data)
 

@@ -47,6 +47,10 @@ class Platform:
 
         start_thread(target, name)
 
+    def large_bytes(self, ring_bytes: int) -> int:
+        """Messages above that size are copied once, on a thread; the ring takes messages of ``ring_bytes``."""
+        return max(ring_bytes, 128 * 1024)
+
     def condition(self) -> threading.Condition:
         """A condition with a re-entrant lock, for threads that `start_thread` started."""
         return threading.Condition(threading.RLock())

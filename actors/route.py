@@ -10,9 +10,12 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .call_context import CallContext
+
+if TYPE_CHECKING:
+    from ringcast.channels.large import LargeMessage
 
 
 class RouteState(Enum):
@@ -40,12 +43,13 @@ class Outgoing:
     """A message that waits. ``payload`` is encoded, unless it is a ``local`` one."""
 
     size_bytes: int
-    payload: bytes
+    payload: bytes | LargeMessage
     local: Local | None
     call_id: int | None
     sent: asyncio.Future[None] | None = None  # a waiting cast's caller
     in_cycle: bool = False  # the actor waits for whoever sends this, so it would make no room for it
     dropped: bool = False  # its caller was cancelled before it left
+    copying: bool = False  # a thread copies its arrays: what follows waits, so that the order is kept
 
 
 @dataclass(slots=True, eq=False)
@@ -73,11 +77,21 @@ class Route:
             or self.outstanding_bytes < self.capacity_bytes // 4
         )
 
+    @property
+    def is_copying(self) -> bool:
+        """What waits does so for a copy, not for room."""
+        return bool(self.waiting) and self.waiting[0].copying
+
+    def allows_behind(self, size_bytes: int) -> bool:
+        """Whether a message of that size may leave when what waits has left, with no more credit than now."""
+        outstanding_bytes = self.outstanding_bytes + sum(outgoing.size_bytes for outgoing in self.waiting)
+        return outstanding_bytes + size_bytes <= self.capacity_bytes or outstanding_bytes < self.capacity_bytes // 4
+
     def next_allowed(self) -> Outgoing | None:
         """Take the next waiting message that may leave now; None if there is none."""
         while self.waiting and self.state is RouteState.UP:
             head = self.waiting[0]
-            if not head.dropped and not self.allows(head.size_bytes):
+            if not head.dropped and (head.copying or not self.allows(head.size_bytes)):
                 return None
             self.waiting.popleft()
             if not head.dropped:

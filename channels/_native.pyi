@@ -8,6 +8,7 @@ from typing import Any, Final, Self, final
 from typing_extensions import Buffer
 
 from . import ring as rings
+from .large import LargeMessage
 
 DATA: Final[int]
 OVERFLOW: Final[int]
@@ -16,7 +17,6 @@ CLOSE: Final[int]
 MAX_READERS: Final[int]
 HEADER_BYTES: Final[int]
 RECORD_BYTES: Final[int]
-MAX_INSIDE: Final[int]
 AWAKE: Final[int]
 ARMED: Final[int]
 RINGING: Final[int]
@@ -232,10 +232,21 @@ class CodecCore:
         types: dict[type_[Any], tuple[int, tuple[str, ...]]],
         classes: dict[int, tuple[type_[Any], tuple[str, ...], bool]],
     ) -> Self: ...
+    @property
+    def _inside_bytes(self) -> int: ...
     def encode(self, value: object) -> bytes: ...
+    def encode_out(self, value: object) -> bytes | LargeMessage:
+        """One message for an outbox: bytes, or, if it is larger than ``large_bytes``, one whose large buffers are not
+        copied yet.
+        """
     def decode(self, data: Buffer, copy: bool = True) -> Any: ...
     def _encode_head(self, value: object) -> tuple[bytes, list[Buffer]]: ...
     def _decode_head(self, data: Buffer, attached: Sequence[memoryview] | None, copies: bool, /) -> Any: ...
+
+class SealedMemory:
+    """The mapping behind the memoryview of an oversized message."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def map_sealed(fd: int, size_bytes: int) -> memoryview: ...
 def watch_processes(pidfds: Sequence[int], exit_code: int, lane: int | None = None, /) -> None: ...
@@ -270,7 +281,7 @@ class OutboxCore:
     _detached: int  # mask of the readers that are out of the ring
     _impatient: bool  # there are readers that are not waited for
 
-    def try_send(self, payload: Buffer | Sequence[Buffer], mask: int, type: int = 0) -> bool:
+    def try_send(self, payload: Buffer | Sequence[Buffer] | LargeMessage, mask: int, type: int = 0) -> bool:
         """Send one message (several buffers are joined) to the readers in ``mask``; `flush` rings them later.
 
         False if the ring is full or too much oversized data is under way: our own bell rings when a retry is

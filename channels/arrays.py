@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ._native import MAX_INSIDE
 from .errors import DecodeError, EncodeError
 
 if TYPE_CHECKING:
@@ -27,11 +26,11 @@ BYTES, NUMPY, SCALAR, TORCH, MASKED, MATRIX, PARAMETER, TRAINABLE = range(8)
 _PLAIN: Final = (NUMPY, SCALAR, TORCH, MATRIX, TRAINABLE)
 _MAX_DIMENSIONS: Final = 64
 
-Packer = Callable[[Any, "list[Buffer] | None"], list[Any]]
+Packer = Callable[[Any, "list[Buffer] | None", int], list[Any]]
 
 
 def packer_of(cls: type) -> Packer | None:
-    """What packs arrays of exactly that type; their bytes go to the list if they are many and there is one.
+    """What packs arrays of exactly that type; bytes of more than the number go to the list, if there is one.
 
     None if they are no arrays. `EncodeError` for other kinds of arrays, which would arrive as plain ones.
     """
@@ -53,15 +52,15 @@ def packer_of(cls: type) -> Packer | None:
 
 def _numpy_packer(numpy: Any, cls: type) -> Packer:
     if cls is numpy.ndarray:
-        return lambda value, attached: _pack_array(NUMPY, value, attached)
+        return lambda value, attached, inside_bytes: _pack_array(NUMPY, value, attached, inside_bytes)
     if cls is numpy.ma.MaskedArray:
         return _pack_masked
     if cls is type(numpy.ma.masked):
-        return lambda value, attached: [MASKED]
+        return lambda value, attached, inside_bytes: [MASKED]
     if cls is numpy.matrix:
-        return lambda value, attached: _pack_array(MATRIX, value, attached)
+        return lambda value, attached, inside_bytes: _pack_array(MATRIX, value, attached, inside_bytes)
     if issubclass(cls, numpy.generic) and cls.__module__ == "numpy":
-        return lambda value, attached: _pack_array(SCALAR, value, attached)
+        return lambda value, attached, inside_bytes: _pack_array(SCALAR, value, attached, inside_bytes)
     raise EncodeError(f"a {_name(cls)} cannot travel: it would arrive as a plain array; send numpy.asarray(value)")
 
 
@@ -69,7 +68,7 @@ def _name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _pack_array(kind: int, value: Any, attached: list[Buffer] | None) -> list[Any]:
+def _pack_array(kind: int, value: Any, attached: list[Buffer] | None, inside_bytes: int) -> list[Any]:
     numpy = sys.modules["numpy"]
     array = numpy.asarray(value)
     dtype = array.dtype
@@ -80,32 +79,32 @@ def _pack_array(kind: int, value: Any, attached: list[Buffer] | None) -> list[An
     ):
         raise EncodeError(f"a numpy array of dtype {dtype} cannot travel: plain numbers can")
     flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8) if dtype.itemsize else numpy.empty(0, "u1")
-    return [kind, dtype.str, list(array.shape), _place(flat.data, attached)]
+    return [kind, dtype.str, list(array.shape), _place(flat.data, attached, inside_bytes)]
 
 
-def _pack_masked(value: Any, attached: list[Buffer] | None) -> list[Any]:
+def _pack_masked(value: Any, attached: list[Buffer] | None, inside_bytes: int) -> list[Any]:
     numpy: Any = sys.modules["numpy"]
     mask = None if value.mask is numpy.ma.nomask else value.mask
     return [MASKED, numpy.asarray(value.data), mask, value.fill_value, bool(value.hardmask)]
 
 
-def _pack_tensor(value: Any, attached: list[Buffer] | None) -> list[Any]:
+def _pack_tensor(value: Any, attached: list[Buffer] | None, inside_bytes: int) -> list[Any]:
     if value.requires_grad:
         if not value.is_leaf or value.grad is not None:
             raise EncodeError(
                 "a tensor with a gradient, or that is part of a computation of one, cannot travel: send tensor.detach()"
             )
-        return _pack_dense(TRAINABLE, value, attached)
-    return _pack_dense(TORCH, value, attached)
+        return _pack_dense(TRAINABLE, value, attached, inside_bytes)
+    return _pack_dense(TORCH, value, attached, inside_bytes)
 
 
-def _pack_parameter(value: Any, attached: list[Buffer] | None) -> list[Any]:
+def _pack_parameter(value: Any, attached: list[Buffer] | None, inside_bytes: int) -> list[Any]:
     if value.grad is not None:
         raise EncodeError("a Parameter with a gradient cannot travel: send parameter.detach() and parameter.grad")
     return [PARAMETER, value.detach(), bool(value.requires_grad)]
 
 
-def _pack_dense(kind: int, value: Any, attached: list[Buffer] | None) -> list[Any]:
+def _pack_dense(kind: int, value: Any, attached: list[Buffer] | None, inside_bytes: int) -> list[Any]:
     torch: Any = sys.modules["torch"]
     if value.device.type != "cpu" or value.layout != torch.strided or value.is_quantized:
         raise EncodeError(
@@ -113,11 +112,11 @@ def _pack_dense(kind: int, value: Any, attached: list[Buffer] | None) -> list[An
         )
     flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     dtype = str(value.dtype).removeprefix("torch.")
-    return [kind, dtype, list(value.shape), _place(flat.numpy().data, attached)]
+    return [kind, dtype, list(value.shape), _place(flat.numpy().data, attached, inside_bytes)]
 
 
-def _place(data: memoryview, attached: list[Buffer] | None) -> int | memoryview:
-    if attached is None or data.nbytes <= MAX_INSIDE:
+def _place(data: memoryview, attached: list[Buffer] | None, inside_bytes: int) -> int | memoryview:
+    if attached is None or data.nbytes <= inside_bytes:
         return data
     attached.append(data)
     return len(attached) - 1
@@ -128,7 +127,7 @@ def unpack(packed: object, attached: Sequence[memoryview] | None, copies: bool) 
     match packed:
         case [0, int(where)]:
             view = _find(where, attached)
-            return bytes(view) if copies else view
+            return bytes(view) if copies or not view.readonly else view  # writable: the message's own memory
         case [int(kind), str(dtype), list(shape), (int() | bytes()) as where] if kind in _PLAIN:
             data = _find(where, attached) if isinstance(where, int) else memoryview(where)
             if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < 2**63 for n in shape):

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from . import arrays, importable, instances, values
-from ._native import CodecCore
+from ._native import CodecCore, SealedMemory
 from .errors import DecodeError, EncodeError
 from .refusals import refusal_of
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from .large import LargeMessage
 
 T = TypeVar("T")
 
@@ -125,11 +128,13 @@ class Codec(CodecCore):
         self._extra = dict(extra or {})
         self._unpack_extra = {tag: unpack for tag, _, unpack in self._extra.values()}
         self._packers = {}
+        self.large_bytes = sys.maxsize
         return self
 
     _extra: dict[type, tuple[int, Callable[[Any], bytes], Callable[[bytes], Any]]]
     _unpack_extra: dict[int, Callable[[bytes], Any]]
     _packers: dict[type, Callable[[Codec, Any], tuple[int, Any]]]
+    large_bytes: int  # `encode_out` does not copy the buffers of larger messages
 
     def encode_parts(self, value: object) -> list[Buffer]:
         """One message as buffers to be sent one after another, for `Outbox.try_send`: large ones are not copied.
@@ -138,8 +143,19 @@ class Codec(CodecCore):
         memory: leave them alone until they are sent. `decode` takes the parts joined, or where they lie in a ring.
         """
         head, buffers = self._encode_head(value)
-        if not buffers:
-            return [head]
+        return self._parts_of(head, buffers) if buffers else [head]
+
+    def _enclose(self, head: bytes, buffers: list[Buffer]) -> bytes | LargeMessage:
+        """A message and what lies behind it, from `encode_out`."""
+        parts = self._parts_of(head, buffers)
+        size_bytes = sum(memoryview(part).nbytes for part in parts)
+        if size_bytes <= self.large_bytes:
+            return b"".join(parts)
+        from .large import LargeMessage
+
+        return LargeMessage(parts, size_bytes)
+
+    def _parts_of(self, head: bytes, buffers: list[Buffer]) -> list[Buffer]:
         if len(buffers) > _MAX_BUFFERS:
             raise EncodeError(f"{len(buffers)} large buffers in one message: {_MAX_BUFFERS} are the limit")
         views = [memoryview(buffer).cast("B") for buffer in buffers]
@@ -156,6 +172,8 @@ class Codec(CodecCore):
     def _decode_parts(self, data: Buffer, copies: bool) -> Any:
         """The other end of `encode_parts`; called for messages with its first byte."""
         view = memoryview(data).cast("B").toreadonly()
+        if copies and type(view.obj) is SealedMemory and len(view) == len(memoryview(view.obj)):
+            view, copies = memoryview(view.obj), False  # this mapping is the message's own: arrays need no copy
         try:
             _, version, count, head_bytes = _PREFIX.unpack_from(view)
             start = _PREFIX.size + count * _SIZE.size
@@ -193,7 +211,7 @@ class Codec(CodecCore):
         if cls is instances.NAMED:
             return lambda codec, value: instances.pack_class(value)
         if (pack_array := arrays.packer_of(cls)) is not None:
-            return lambda codec, value: (arrays.TAG, pack_array(value, codec._attached))
+            return lambda codec, value: (arrays.TAG, pack_array(value, codec._attached, codec._inside_bytes))
         if (pack_instance := instances.packer_of(cls)) is not None:
             return lambda codec, value: pack_instance(codec._names(), value)
         raise EncodeError(refusal_of(cls))

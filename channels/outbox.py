@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from . import _native
 from .errors import LinkError, RingFull
+from .large import LargeMessage
 from .link import Link
 from .overflow import RECORD_BYTES, Credits, OversizedPayload, join, pack_record
 from .placed import PlacedRecord
@@ -85,8 +86,13 @@ class Outbox(_native.OutboxCore):
 
     # Sending.
 
-    def _try_send_around(self, payload: Buffer | Sequence[Buffer], mask: int, type: int = 0) -> bool:
+    def _try_send_around(self, payload: Buffer | Sequence[Buffer] | LargeMessage, mask: int, type: int = 0) -> bool:
         """`try_send` where the ring alone does not do: of parts, of what is oversized, past readers that lag."""
+        if isinstance(payload, LargeMessage):
+            if mask & self._detached:
+                self._look_after_detached(mask, len(payload))
+            payload.copy()
+            return self._try_overflow((), len(payload), mask, type, payload.fileno())
         parts = payload if isinstance(payload, (list, tuple)) else (payload,)
         size_bytes = sum(memoryview(part).nbytes for part in parts)
         if mask & self._detached:
@@ -225,7 +231,7 @@ class Outbox(_native.OutboxCore):
 
     # Oversized messages.
 
-    def _try_overflow(self, parts: Sequence[Buffer], size_bytes: int, mask: int, type: int) -> bool:
+    def _try_overflow(self, parts: Sequence[Buffer], size_bytes: int, mask: int, type: int, copy_fd: int = -1) -> bool:
         ring = self.ring
         mask &= ring.readers
         if not mask:
@@ -238,7 +244,7 @@ class Outbox(_native.OutboxCore):
                 return False
         number = self._next_overflow
         record = pack_record(number, size_bytes)
-        payload = OversizedPayload(parts, size_bytes, all_lag=not mask & ring.attached)
+        payload = OversizedPayload(parts, size_bytes, all_lag=not mask & ring.attached, copy_fd=copy_fd)
         try:
             # The record goes first: its place in the ring is the message's place in the order.
             if mask & ring.attached:

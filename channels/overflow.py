@@ -90,24 +90,26 @@ class OversizedPayload:
     Made before anything is sent, so that a lack of memory (`SegmentError`) leaves nothing behind. Close it in any case.
     """
 
-    def __init__(self, parts: Sequence[Buffer], size_bytes: int, all_lag: bool) -> None:
-        self.sealed = size_bytes > (MAX_FRAME_BYTES if all_lag else STREAM_LIMIT_BYTES)
+    def __init__(self, parts: Sequence[Buffer], size_bytes: int, all_lag: bool, copy_fd: int = -1) -> None:
+        """``copy_fd``: of sealed memory that holds the parts already; it stays the caller's."""
+        self.sealed = copy_fd >= 0 or size_bytes > (MAX_FRAME_BYTES if all_lag else STREAM_LIMIT_BYTES)
         self._parts = parts
         self._size_bytes = size_bytes
-        self._fd = write_sealed(parts) if self.sealed else -1
+        self._is_ours = copy_fd < 0
+        self._fd = copy_fd if copy_fd >= 0 else write_sealed(parts) if self.sealed else -1
         self._data: bytes | None = None
 
     def send(self, number: int, links: Iterable[tuple[Link, bool]]) -> None:
         """Queue the frame on each link; with each goes whether its reader lags.
 
         A laggard gets the bytes themselves, as long as a frame can hold them: many descriptors on their way to a
-        process that does not take them would use up ours. `LinkError` names how many links could not take the frame;
-        those are closed.
+        process that does not take them would use up ours; what is in sealed memory already stays there.
+        `LinkError` names how many links could not take the frame; those are closed.
         """
         failures: list[OSError] = []
         for link, lags in links:
             try:
-                if self.sealed and not (lags and self._size_bytes <= MAX_FRAME_BYTES):
+                if self.sealed and not (lags and self._is_ours and self._size_bytes <= MAX_FRAME_BYTES):
                     link.send(OVERFLOW_FRAME, number, fds=(self._fd,))
                     continue
                 if self._data is None:
@@ -125,7 +127,7 @@ class OversizedPayload:
     def close(self) -> None:
         """Let go of the memory; the readers keep what they were sent."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if fd >= 0 and self._is_ours:
             os.close(fd)
 
 

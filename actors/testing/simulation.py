@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
@@ -56,6 +57,9 @@ class SimulatedPlatform(platform.Platform):
     def start_thread(self, target: Callable[[], None], name: str) -> None:
         process = self._process()
         process.strands.append(SimulatedThread(process, target, name))
+
+    def large_bytes(self, ring_bytes: int) -> int:
+        return sys.maxsize  # every message is bytes at once: when a thread would be done depended on the machine
 
     def condition(self) -> threading.Condition:
         return SimulatedCondition()

@@ -80,6 +80,9 @@ static PyMethodDef methods[] = {
            "decode(data, copy=True) -> object\n\nThe value of a message, from encode or encode_parts; DecodeError on "
            "anything else. With copy=False, arrays\nand buffers that lie behind the message are read-only views of data "
            "and keep it alive; what was inside it is\ncopied in any case."),
+    METHOD("encode_out", (PyCFunction)codec_encode_out, METH_O,
+           "encode_out(value) -> bytes | LargeMessage\n\nOne message for an outbox: bytes, or, if it is larger than "
+           "large_bytes, one whose large buffers are not copied yet."),
     METHOD("_encode_head", (PyCFunction)codec_encode_head, METH_O, "(the message, buffers to go behind it)"),
     METHOD("_decode_head", codec_decode_head, METH_FASTCALL, "The value of a message whose buffers are given."),
     {NULL, NULL, 0, NULL},
@@ -88,6 +91,8 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     {"_named", T_OBJECT, offsetof(CodecObject, named), 0,
      PyDoc_STR("Classes that the message which is encoded or decoded has named so far; None at its start.")},
+    {"_inside_bytes", T_PYSSIZET, offsetof(CodecObject, inside), READONLY,
+     PyDoc_STR("In encode_parts: larger buffers go behind the message.")},
     {"_copies", T_BOOL, offsetof(CodecObject, copies), READONLY, PyDoc_STR("In decode: what is attached is copied.")},
     {NULL, 0, 0, 0, NULL},
 };

@@ -11,6 +11,7 @@
 #define CODEC_MAX_NESTED 512 /* containers within containers */
 #define CODEC_MAX_MESSAGES 64 /* messages within messages */
 #define CODEC_MAX_INSIDE 4096 /* bytes of a buffer that stays in the message; larger ones may lie behind it */
+#define CODEC_MAX_INSIDE_OUT (128 * 1024) /* the same for encode_out: what lies behind costs the receiver a table */
 #define CODEC_ATTACHED 0        /* the tag of arrays, and of buffers that lie behind the message */
 #define CODEC_FIRST_PACKED 8    /* tags from here to the last one, and that of arrays: what is in the extension is a */
 #define CODEC_LAST_PACKED 15    /* value of its own, which Python code packs and rebuilds */
@@ -24,6 +25,7 @@ typedef struct {
 
     /* Of the call that runs: */
     PyObject *attached; /* encode_parts: list of buffers, in order; decode: list of memoryviews; else NULL */
+    Py_ssize_t inside;  /* encode_parts, encode_out: bytes of a buffer that stays in the message */
     bool copies;        /* decode: what is attached is copied */
     PyObject *named;    /* the classes that the message has named so far: Python code's, NULL or None if none */
 
@@ -39,6 +41,7 @@ static inline bool codec_is_packed(long tag)
 
 PyObject *codec_encode(CodecObject *self, PyObject *value);
 PyObject *codec_encode_head(CodecObject *self, PyObject *value);
+PyObject *codec_encode_out(CodecObject *self, PyObject *value);
 PyObject *codec_decode(CodecObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 PyObject *codec_decode_head(CodecObject *self, PyObject *const *args, Py_ssize_t given);
 

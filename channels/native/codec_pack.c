@@ -196,7 +196,7 @@ static int encode_buffer(struct out *out, PyObject *value)
     int done = -1;
     if (PyObject_GetBuffer(value, &view, PyBUF_CONTIG_RO) < 0)
         return -1;
-    if (attached && view.len > CODEC_MAX_INSIDE) {
+    if (attached && view.len > out->codec->inside) {
         unsigned char *place = put(out, 10); /* extension of 7 bytes: [0, number of the buffer] */
         if (place) {
             memcpy(place, (unsigned char[]){0xC7, 7, CODEC_ATTACHED, 0x92, 0x00, 0xCE}, 6);
@@ -484,17 +484,36 @@ PyObject *codec_encode(CodecObject *self, PyObject *value)
     return result;
 }
 
+/* The message; the buffers of more than `inside` bytes that must go behind it are put into the list. */
+static PyObject *encode_aside(CodecObject *self, PyObject *value, PyObject *attached, Py_ssize_t inside)
+{
+    PyObject *before = self->attached;
+    Py_ssize_t inside_before = self->inside;
+    self->attached = attached;
+    self->inside = inside;
+    PyObject *head = encode(self, value);
+    self->attached = before;
+    self->inside = inside_before;
+    return head;
+}
+
 /* (the message, list of the buffers that must go behind it) */
 PyObject *codec_encode_head(CodecObject *self, PyObject *value)
 {
-    PyObject *before = self->attached, *attached = PyList_New(0);
-    if (!attached)
-        return NULL;
-    self->attached = attached;
-    PyObject *head = encode(self, value);
-    self->attached = before;
+    PyObject *attached = PyList_New(0);
+    PyObject *head = attached ? encode_aside(self, value, attached, CODEC_MAX_INSIDE) : NULL;
     PyObject *result = head ? PyTuple_Pack(2, head, attached) : NULL;
     Py_XDECREF(head);
-    Py_DECREF(attached);
+    Py_XDECREF(attached);
     return result;
+}
+
+PyObject *codec_encode_out(CodecObject *self, PyObject *value)
+{
+    PyObject *attached = PyList_New(0);
+    PyObject *head = attached ? encode_aside(self, value, attached, CODEC_MAX_INSIDE_OUT) : NULL;
+    if (head && PyList_GET_SIZE(attached) > 0)
+        Py_SETREF(head, PyObject_CallMethod((PyObject *)self, "_enclose", "OO", head, attached));
+    Py_XDECREF(attached);
+    return head;
 }

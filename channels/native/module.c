@@ -233,7 +233,6 @@ static int execute(PyObject *module)
         {"CLOSE", KIND_CLOSE}, {"AWAKE", BELL_AWAKE},       {"ARMED", BELL_ARMED},
         {"RINGING", BELL_RINGING},          {"MAX_READERS", RING_MAX_READERS},
         {"HEADER_BYTES", RING_HEADER_BYTES}, {"RECORD_BYTES", RING_RECORD_BYTES},
-        {"MAX_INSIDE", CODEC_MAX_INSIDE},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)

@@ -31,7 +31,7 @@ static void sealed_memory_dealloc(SealedMemoryObject *self)
 
 static int sealed_memory_getbuffer(SealedMemoryObject *self, Py_buffer *view, int flags)
 {
-    return PyBuffer_FillInfo(view, (PyObject *)self, self->base, (Py_ssize_t)self->size, 1, flags);
+    return PyBuffer_FillInfo(view, (PyObject *)self, self->base, (Py_ssize_t)self->size, 0, flags);
 }
 
 PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given)
@@ -58,8 +58,8 @@ PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given)
     SealedMemoryObject *memory = (SealedMemoryObject *)state->sealed_memory->tp_alloc(state->sealed_memory, 0);
     if (!memory)
         return NULL;
-    /* MAP_PRIVATE: kernels before 6.7 refuse a shared mapping of memory sealed against writing, even a read-only one. */
-    void *base = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+    /* MAP_PRIVATE: the pages are shared until one is written to; what is written is seen by this mapping alone. */
+    void *base = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
     if (base == MAP_FAILED) {
         PyErr_Format(state->segment_error, "cannot map an oversized message of %llu bytes: %s",
                      (unsigned long long)size, strerror(errno));
@@ -68,13 +68,16 @@ PyObject *map_sealed(PyObject *module, PyObject *const *args, Py_ssize_t given)
     }
     memory->base = base;
     memory->size = (size_t)size;
-    PyObject *view = PyMemoryView_FromObject((PyObject *)memory);
+    PyObject *whole = PyMemoryView_FromObject((PyObject *)memory);
     Py_DECREF(memory);
+    PyObject *view = whole ? PyObject_CallMethod(whole, "toreadonly", NULL) : NULL;
+    Py_XDECREF(whole);
     return view;
 }
 
 static PyType_Slot type_slots[] = {
-    {Py_tp_doc, PyDoc_STR("The mapping behind the memoryview of an oversized message; made by map_sealed only.")},
+    {Py_tp_doc, PyDoc_STR("The mapping behind the memoryview of an oversized message; made by map_sealed only. It is private: "
+                          "who writes to it changes nobody else's.")},
     {Py_tp_dealloc, sealed_memory_dealloc},
     {Py_bf_getbuffer, sealed_memory_getbuffer},
     {0, NULL},
