@@ -129,10 +129,10 @@ class Calls:
                 name_argument(error, method, 3)
                 raise
             size_bytes = len(payload)
-            if not wait and not isinstance(payload, bytes):
-                payload.copy()  # its arrays may be changed when this returns
         may_leave = route.state is UP and not route.waiting and route.allows(size_bytes)
-        if may_leave and (isinstance(payload, bytes) or not wait):
+        if may_leave and not wait and not isinstance(payload, bytes):
+            payload.copy()  # its arrays may be changed when this returns
+        if may_leave and (isinstance(payload, bytes) or payload.copy_at_once()):
             node.transmit(route, None, size_bytes, payload, local)
             return None
         outgoing = Outgoing(size_bytes, payload, local, None)
@@ -146,6 +146,8 @@ class Calls:
                 f"mailbox of {ref._name!r} is full: {route.outstanding_bytes} of {route.capacity_bytes} bytes "
                 f"sent and not yet taken, {len(route.waiting)} messages wait; use `cast.wait` to wait for room"
             )
+        elif not isinstance(payload, bytes):
+            payload.copy()
         route.waiting.append(outgoing)
         if may_leave:
             node.pump(route)
@@ -332,9 +334,10 @@ class Calls:
                 name_argument(error, method, 4)
                 raise
             size_bytes = len(payload)
-        self._pending[call_id] = (waiter, route)
         may_leave = route.state is UP and not route.waiting and route.allows(size_bytes)
-        if may_leave and isinstance(payload, bytes):
+        leaves = may_leave and (isinstance(payload, bytes) or payload.copy_at_once())
+        self._pending[call_id] = (waiter, route)
+        if leaves:
             node.asked += local is None
             try:
                 node.transmit(route, call_id, size_bytes, payload, local)

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ringcast.channels import (
     Board,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from ringcast.channels.large import LargeMessage
 
 log = logging.getLogger("ringcast.actors")
-
-COPIED_AT_ONCE_BYTES: Final = 4 << 20  # of one message: 1 to 2 ms; starting a thread and hearing of its end take 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -253,10 +251,7 @@ class Node(NodeCore, ABC):
     def _is_copied(self, route: Route, outgoing: Outgoing) -> bool:
         """Whether a message is its own memory; if it has much to copy, a thread does it while the message waits."""
         payload = outgoing.payload
-        if isinstance(payload, bytes) or payload.is_copied:
-            return True
-        if outgoing.size_bytes <= COPIED_AT_ONCE_BYTES:
-            payload.copy()
+        if isinstance(payload, bytes) or payload.copy_at_once():
             return True
 
         def done(error: Exception | None) -> None:
