@@ -1,7 +1,7 @@
 """The actor runtime beside xoscar and Ray, where they are installed: ``python -m bench.actors [--quick]``.
 
-Ask, cast, stream, gather, spawn, restart and import. Each repetition measures everything of ours once, in turn;
-then the peers are measured as often. Cells are medians over the repetitions with their quartiles.
+Ask, cast, stream, gather, large arrays, spawn, restart and import. Each repetition measures everything of ours once, in
+turn; then the peers are measured as often. Cells are medians over the repetitions with their quartiles.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import ringcast.actors as rt
 
+from . import large_arguments
 from .actor_zoo import BlockingEcho, Echo
 from .report import Figure, Report, Table, Target, add_out, describe_machine
 
@@ -32,6 +33,7 @@ METHOD: Final = (
     "with a write to another, nothing else; the asker writes to all, then reads all. Where there are fewer cores than "
     "members, the time holds some of their turns one after another; the processor time of the asking thread does not.",
     "Rates count until the last message was handled.",
+    large_arguments.METHOD,
     "Starts use compiled modules: PYTHONDONTWRITEBYTECODE is taken out of the environment.",
     "Import: a new interpreter that imports the runtime and ends, less one that ends at once; the best of five each.",
 )
@@ -232,7 +234,7 @@ def measure_ray(samples: Samples, count: int) -> None:
         ray.shutdown()
 
 
-def tables(samples: Samples) -> list[Table]:
+def tables(samples: Samples, sizes: tuple[int, ...]) -> list[Table]:
     """The pages' tables from what was measured."""
     asks = [
         ("ringcast, asyncio to asyncio, awake", "ask"),
@@ -257,6 +259,16 @@ def tables(samples: Samples) -> list[Table]:
         for size in GROUP_SIZES
     )
     group_heads = ("members", "p50", "of one", "caller's processor time", "of one", "bare processes", "of one")
+    large = tuple(
+        (
+            f"{size} MiB",
+            samples.figure(f"large {size}", "ms"),
+            samples.figure(f"silence {size}", "ms"),
+            samples.figure(f"pipe {size}", "ms"),
+            samples.figure(f"large {size}", "ms").ratio_to(samples.figure(f"pipe {size}", "ms")),
+        )
+        for size in sizes
+    )
     starts = tuple(
         (title, samples.figure(name, "ms"))
         for title, name in (
@@ -270,12 +282,15 @@ def tables(samples: Samples) -> list[Table]:
         Table("Ask, round trip", ("who", "p50"), ask_rows),
         Table("Rates between two processes", ("what", "rate"), rates),
         Table("Gather over sleeping members", group_heads, groups),
+        Table("Large arguments, round trip", ("array", "ringcast", "loop silent", "Pipe", "of the Pipe's"), large),
         Table("Starts", ("what", "time"), starts),
     ]
 
 
-def targets(samples: Samples) -> list[Target]:
-    """Issue C's figures."""
+def targets(samples: Samples, sizes: tuple[int, ...]) -> list[Target]:
+    """The figures of issues C and F1."""
+    largest = sizes[-1]
+    of_pipe = samples.figure(f"large {largest}", "ms").ratio_to(samples.figure(f"pipe {largest}", "ms"))
     gather, own = (
         samples.figure(f"gather 4{what}", "µs").ratio_to(samples.figure(f"gather 1{what}", "µs"))
         for what in ("", " caller")
@@ -289,6 +304,8 @@ def targets(samples: Samples) -> list[Target]:
         Target("casts (k/s)", samples.figure("casts", "k/s"), 300, at_least=True),
         Target(f"gather over 4 sleeping members, on {cores} cores (of one)", gather, 1.5),
         Target("gather over 4 sleeping members, the caller's processor time (of one)", own, 1.5),
+        Target(f"round trip of {largest} MiB (of the Pipe's)", of_pipe, 1.0),
+        Target(f"loop silent in a round trip of {sizes[0]} MiB (ms)", samples.figure(f"silence {sizes[0]}", "ms"), 50),
         Target("spawn to READY (ms)", samples.figure("spawn", "ms"), 150),
         Target("eight in parallel (ms)", samples.figure("spawn 8", "ms"), 400),
         Target("restart after kill -9 (ms)", samples.figure("restart", "ms"), 200),
@@ -296,12 +313,13 @@ def targets(samples: Samples) -> list[Target]:
     ]
 
 
-async def measure(repetitions: int, count: int) -> Samples:
+async def measure(repetitions: int, count: int, sizes: tuple[int, ...]) -> Samples:
     samples = Samples()
     for repetition in range(repetitions):
         print(f"repetition {repetition + 1} of {repetitions}", file=sys.stderr)
         await measure_pairs(samples, count)
         await measure_groups(samples, count)
+        await large_arguments.measure_large(samples.add, sizes)
         await measure_starts(samples)
         measure_import(samples)
     return samples
@@ -316,6 +334,7 @@ def main(arguments: list[str] | None = None) -> None:
     add_out(parser)
     options = parser.parse_args(arguments)
     repetitions, count = (1, 40) if options.tiny else (3, 2_000) if options.quick else (7, 10_000)
+    sizes = large_arguments.sizes_mib(options.tiny)
     has_xoscar, has_ray = (
         not options.only_ours and importlib.util.find_spec(name) is not None for name in ("xoscar", "ray")
     )
@@ -328,14 +347,14 @@ def main(arguments: list[str] | None = None) -> None:
 
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False  # children get it as a flag
-    samples = uvloop.run(measure(repetitions, count))
+    samples = uvloop.run(measure(repetitions, count, sizes))
     for _ in range(repetitions):  # after ours: what they import and start would slow them down
         if has_xoscar:
             uvloop.run(measure_xoscar(samples, count // 5))
         if has_ray:
             measure_ray(samples, count // 5)
-    report.tables += tables(samples)
-    report.targets += targets(samples)
+    report.tables += tables(samples, sizes)
+    report.targets += targets(samples, sizes)
     page, data = report.write(options.out)
     print(page.read_text())
     print(f"written: {page}, {data}", file=sys.stderr)
