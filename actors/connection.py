@@ -107,6 +107,7 @@ class ConnectedNode(ChildControl, AsyncNode):
         self.exports: list[tuple[str, int, str]] = []
         self._ended: Cause | None = None  # why nobody here can be called any longer
         self._server_pid = 0
+        self._own_pid = os.getpid()
         self._pidfd = -1
 
     @classmethod
@@ -190,11 +191,12 @@ class ConnectedNode(ChildControl, AsyncNode):
         self.flush()
         root = self.peers[ROOT_SLOT]
         # The root gives our place to others once it has read this, so it goes after the last look at any ring.
-        goodbye = None if root.link.closed or root.link.pending else Link(os.dup(root.link.fileno()))
+        may_speak = not root.link.closed and not root.link.pending and os.getpid() == self._own_pid
+        goodbye = Link(os.dup(root.link.fileno())) if may_speak else None
         for slot in list(self.peers):
             self.part_from(slot, cause)
         if goodbye is not None:
-            goodbye.send(FrameKind.LEFT, 0, self.codec.encode(None))
+            goodbye.send(FrameKind.LEFT, 0)
             goodbye.close()
         for actor_id in list(self.routes):
             self.route_down(actor_id, cause)

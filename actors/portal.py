@@ -6,6 +6,7 @@ What a thread asks for runs as a task on the system's loop, and the thread waits
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -190,7 +191,7 @@ class Portal:
             self._open.pop(future, None)
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
-        if not self._is_shut:  # else its loop may have ended, and the task with it
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the task with it
             self._loop.call_soon_threadsafe(task.cancel)
 
 

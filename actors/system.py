@@ -139,7 +139,8 @@ class System:
         """The way in for threads: ``portal.call(counter.add, 2)`` waits in the calling thread. See docs/threads.md."""
         from .portal import Portal
 
-        return Portal(self, self._entered().loop)
+        loop = self._entered().loop
+        return self.portals[0] if self.portals else Portal(self, loop)
 
     @property
     def is_up(self) -> bool:

@@ -71,7 +71,7 @@ class FrameKind(IntEnum):
     SUSPECT = 56  # actor_id, progress: it looks stalled
     STATISTICS = 55  # NodeStatistics
     UNWATCH = 57  # watch number
-    LEFT = 72  # a connected program lets go of the rings
+    LEFT = 99  # a connected program has let go of the rings: name_door.LEAVE
 
 
 def name_argument(error: EncodeError, method: str, position: int) -> None:

@@ -26,6 +26,7 @@ from .name_claim import NameClaim, NameRecord, look_up, process_start
 HELLO: Final = 96  # (token, started)
 WELCOME: Final = 97  # what the owner wants to say, with descriptors
 REFUSED: Final = 98  # why
+LEAVE: Final = 99  # whoever came has let go of all that it got, and closes the link
 
 MAX_SILENT: Final = 64  # that have connected and not said hello
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -90,7 +91,7 @@ class Door:
         for link, pid in silent:
             try:
                 frames = link.receive()
-                visitor = _let_in(link, pid, frames[0], self._record) if frames else None
+                visitor = _let_in(link, pid, frames, self._record) if frames else None
             except (ChannelError, OSError, ValueError, TypeError):  # no program of ours, or one that has just died
                 link.close()
                 continue
@@ -160,6 +161,7 @@ class Knock:
 
     def __init__(self, kind: str, name: str) -> None:
         self.name = name
+        self._own_pid = os.getpid()
         self.behind: list[Frame] = []  # frames that came right behind the WELCOME: the taker's
         record = look_up(kind, name)
         self.pid = record.pid
@@ -197,7 +199,12 @@ class Knock:
         return None
 
     def close(self) -> None:
-        """Give up. Again is allowed."""
+        """Let go, and say so: the end of a link alone proves nothing to the owner. Again is allowed.
+
+        A process made by fork says nothing: what it inherited is its parent's, who goes on.
+        """
+        if not self.link.closed and os.getpid() == self._own_pid:
+            self.link.send(LEAVE, 0)
         self.link.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -228,8 +235,11 @@ def wait_readable(fds: Sequence[int], timeout_s: float | None) -> bool:
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
 
 
-def _let_in(link: Link, pid: int, hello: Frame, record: NameRecord) -> Visitor:
-    """The visitor that said hello; `LinkError` if it is none."""
+def _let_in(link: Link, pid: int, frames: Sequence[Frame], record: NameRecord) -> Visitor:
+    """The visitor that said hello; `LinkError` if it is none, or has given up already."""
+    hello = frames[0]
+    if any(frame.kind == LEAVE for frame in frames):
+        raise LinkError("whoever connected has given up")
     token, started = Codec().decode(hello.payload) if hello.kind == HELLO else ("", 0)
     if token != record.token:
         raise LinkError("whoever connected does not know the token")

@@ -22,7 +22,7 @@ from .codec import Codec
 from .errors import ChannelError
 from .inbox import Inbox
 from .link import Frame, Link
-from .name_door import WELCOME, Door, Knock, Visitor, wait_readable
+from .name_door import LEAVE, WELCOME, Door, Knock, Visitor, wait_readable
 from .outbox import Outbox
 from .placed import HeldRecord
 from .ring import ALL_READERS, DEFAULT_CAPACITY, RingReader, RingWriter
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from .statistics import OutboxStatistics, ReaderStatistics
 
 KIND: Final = "channel"  # of the name
-LEAVE: Final = 99  # frame of a reader that has let go of the ring
 MAX_READERS: Final = 64
 CLOSE_TIMEOUT_S: Final = 5.0
 _EPOCH: Final = 1
@@ -186,10 +185,10 @@ class WriterSide:
         self._readers[slot] = _Attached(visitor, board_slot)
         place = (board_slot, slot, self.outbox.ring.position, _EPOCH)
         fds = (self._board_segment.fd, self._ring_segment.fd, bell_fd, self._bell_fd(_WRITER_SLOT))
-        visitor.link.send(WELCOME, 0, Codec().encode(place), fds)
         self.attached += 1
         if self.attached == self.expected:
-            self.door.close()
+            self.door.close()  # before the last one's `open` returns
+        visitor.link.send(WELCOME, 0, Codec().encode(place), fds)
 
     def _bell_fd(self, board_slot: int) -> int:
         if board_slot not in self._bell_fds:
@@ -224,15 +223,8 @@ class ReaderSide:
         for frame in knock.behind:
             self.inbox.feed(frame)
 
-    @property
-    def link(self) -> Link:
-        """To the writer."""
-        return self.knock.link
-
     def close(self) -> None:
         """Let go of the ring, and tell the writer so. Again is allowed."""
-        if not self.link.closed:
-            self.link.send(LEAVE, 0)
         self.inbox.close()
         self.knock.close()
 

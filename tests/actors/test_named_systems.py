@@ -20,6 +20,7 @@ from ringcast.actors.root_node import MAX_PROCESSES
 from ringcast.actors.serving import KIND
 from ringcast.channels import NameRefused, NameTaken, NameUnknown
 from ringcast.channels.name_claim import NameClaim
+from ringcast.channels.name_door import Knock
 
 pytestmark = pytest.mark.usefixtures("leak_oracle")
 PROGRAMS = Path(__file__).with_name("named_programs.py")
@@ -240,6 +241,19 @@ async def test_wrong_names_and_exports_fail_at_once(name: str) -> None:
                 remote.find("counter", int)  # type: ignore[type-var]
         with pytest.raises(rt.NotInSystem):
             rt.connect(name).find("counter", Counter)
+
+
+async def test_who_gives_up_before_the_answer_takes_no_slot(name: str) -> None:
+    async with rt.System() as system:
+        counter = await system.spawn(rt.spec(Counter, 0))
+        async with rt.serve(system, name, {"counter": counter}) as serving:
+            for turns in range(5):
+                knock = Knock(KIND, name)
+                for _ in range(turns):
+                    await asyncio.sleep(0.005)
+                knock.close()
+                await asyncio.sleep(0.02)
+                await eventually(lambda: serving.clients == [])
 
 
 async def test_more_programs_than_free_slots_are_refused(name: str) -> None:

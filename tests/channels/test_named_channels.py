@@ -16,6 +16,8 @@ import pytest
 from ringcast import channels
 from ringcast.channels import aio, name_claim
 from ringcast.channels.name_claim import owner_of
+from ringcast.channels.name_door import Knock
+from ringcast.channels.named import KIND
 
 PEERS = Path(__file__).with_name("named_peers.py")
 KILLS = int(os.environ.get("RINGCAST_NAME_KILLS", "10"))
@@ -176,6 +178,32 @@ def test_a_forked_child_keeps_no_name_of_its_dead_parent(start: Start, name: str
     assert entries(name) == []
 
 
+def test_a_forked_childs_end_does_not_take_its_parents_place(start: Start, name: str) -> None:
+    """What it inherits is closed when it ends; the writer must not take that for the reader's leaving."""
+    code = (
+        "import os, sys; from ringcast import channels; reader = channels.open(sys.argv[1])\n"
+        "pid = os.fork()\n"
+        "if pid == 0: reader.close(); sys.exit(0)\n"
+        "os.waitpid(pid, 0); print('attached', flush=True); print(bytes(reader.read(20).payload), flush=True)"
+    )
+    with channels.create(name) as writer:
+        parent = subprocess.Popen([sys.executable, "-c", code, name], stdout=subprocess.PIPE, text=True)
+        assert line(parent) == "attached"
+        writer.send(b"still there")
+        assert parent.communicate(timeout=20)[0] == "b'still there'\n"
+
+
+def test_who_gives_up_before_the_answer_is_no_reader(name: str) -> None:
+    with channels.create(name) as writer:
+        for _ in range(100):  # the writer's attendant is now quicker, now slower
+            Knock(KIND, name).close()
+        with channels.open(name):
+            deadline = time.monotonic() + 10
+            while writer.readers != 1:
+                assert time.monotonic() < deadline, writer
+                time.sleep(0.01)
+
+
 def test_a_dead_reader_makes_room(start: Start, name: str) -> None:
     with channels.create(name, capacity=4096) as writer:
         holder = start("hold", name)
@@ -237,6 +265,7 @@ async def test_on_a_loop_the_writers_death_ends_the_iteration(start: Start, name
         with pytest.raises(channels.PeerDead):
             async for _ in reader:
                 pass
+    source.wait()
     channels.create(name).close()  # removes what the dead one left
 
 
