@@ -20,7 +20,10 @@ CPUS_VARIABLE = "RINGCAST_CPUS"  # in a child's environment: the processors that
 @message(22)
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """Everything a child needs before its first message. The frame's fds: board, bell, ring, root bell, root ring."""
+    """Everything a child needs before its first message.
+
+    The frame's fds: board, bell, ring, root bell, root ring, abort, and large arguments if there are any.
+    """
 
     slot: int
     epoch: int
@@ -30,10 +33,11 @@ class Boot:
     incarnation: int
     class_name: str  # module:qualname, or what to call it if it travels by value
     class_bytes: bytes  # empty if the name is enough
-    arguments: bytes  # encoded (args, kwargs): decoded after the class's module is imported
+    arguments: bytes  # encoded (args, kwargs, hand-off), decoded after the class's module is imported; or empty:
     sys_path: list[str]
     log_level: int
     logging: bytes = b""  # how to set up logging, see `child_logging`
+    large_arguments: int = 0  # then they are in the memory of the last fd, so many bytes
     is_spare: bool = False  # prepare, and wait for PROMOTE before the actor is started
 
 

@@ -40,6 +40,7 @@ class Place:
     """What the boot frame brought."""
 
     boot: Boot
+    arguments: bytes | memoryview  # the boot frame's, or mapped
     link: Link
     early_frames: list[Frame]  # came with it, from the root
     board: Board
@@ -102,15 +103,20 @@ def _receive_boot(link: Link) -> Place:
             os._exit(ORPHANED)
         wait_readable(link.fileno())
         frames = link.receive()
-    board_fd, bell_fd, ring_fd, root_bell_fd, root_ring_fd, abort_fd = frames[0].fds
+    board_fd, bell_fd, ring_fd, root_bell_fd, root_ring_fd, abort_fd, *large_fds = frames[0].fds
     boot: Boot = Codec().decode(frames[0].payload)
+    arguments: bytes | memoryview = boot.arguments
+    if large_fds:
+        from ringcast.channels.large import map_copy
+
+        arguments = map_copy(large_fds[0], boot.large_arguments)
     board = Board(board_fd)
     board.advance(boot.slot, 0)  # the slot may have been another process's
     bell = Doorbell(board, boot.slot, bell_fd)
     outbox = Outbox(RingWriter(ring_fd, bell, epoch=boot.epoch))
     for fd in (board_fd, bell_fd, ring_fd):
         os.close(fd)  # the mappings and the doorbell keep what they need
-    return Place(boot, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd, abort_fd)
+    return Place(boot, arguments, link, frames[1:], board, bell, outbox, root_bell_fd, root_ring_fd, abort_fd)
 
 
 async def _live_async(place: Place, cls: type[Actor]) -> int:
@@ -120,7 +126,7 @@ async def _live_async(place: Place, cls: type[Actor]) -> int:
     node.start()
     place.join(node)
     try:
-        actor, handoff = _construct(node, boot, cls)
+        actor, handoff = _construct(node, place, cls)
         cell = AsyncCell(actor, boot.actor_id, boot.name, place.panel())
         node.route_up(boot.actor_id, boot.name, boot.slot, cell.capacity_bytes)
         runner = ActorRunner(node, cell, actor)
@@ -158,7 +164,7 @@ def _live_blocking(place: Place, cls: type[BlockingActor]) -> int:
     node = BlockingChildNode(slot=boot.slot, name=boot.name, board=place.board, bell=place.bell, outbox=place.outbox)
     place.join(node)
     try:
-        actor, handoff = _construct(node, boot, cls)
+        actor, handoff = _construct(node, place, cls)
         cell = BlockingCell(actor, boot.actor_id, boot.name, place.panel())
         ctx = _context(node, boot)
         actor.on_prepare(ctx)
@@ -207,10 +213,11 @@ async def _start(place: Place, node: AsyncChildNode, runner: ActorRunner, ctx: C
     await runner.start(ctx, handoff)
 
 
-def _construct(node: ChildControl, boot: Boot, cls: type[Any]) -> tuple[Any, object]:
+def _construct(node: ChildControl, place: Place, cls: type[Any]) -> tuple[Any, object]:
     """The actor, and its predecessor's hand-off."""
-    with loading(f"what the arguments of {boot.class_name} are made of"):
-        args, kwargs, handoff = node.codec.decode(boot.arguments)
+    with loading(f"what the arguments of {place.boot.class_name} are made of"):
+        args, kwargs, handoff = node.codec.decode(place.arguments)
+    place.arguments = b""
     return cls(*args, **kwargs), handoff
 
 

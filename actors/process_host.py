@@ -122,10 +122,12 @@ class ProcessHost:
         is_spare = self._on_spare_death is not None
         class_name, class_bytes = class_for_travel(child.spec.cls)
         try:
-            arguments = root.codec.encode((child.spec.args, dict(child.spec.kwargs), handoff))
+            arguments = root.codec.encode_out((child.spec.args, dict(child.spec.kwargs), handoff))
         except EncodeError as error:
             name_argument(error, child.spec.cls.__qualname__, 0)
             raise
+        if not isinstance(arguments, bytes):
+            arguments.copy()
         boot = Boot(
             slot=self.slot,
             epoch=self.incarnation,
@@ -135,7 +137,8 @@ class ProcessHost:
             incarnation=self.incarnation,
             class_name=class_name,
             class_bytes=class_bytes,
-            arguments=arguments,
+            arguments=arguments if isinstance(arguments, bytes) else b"",
+            large_arguments=0 if isinstance(arguments, bytes) else len(arguments),
             sys_path=import_path(),
             log_level=logging.getLogger("ringcast").getEffectiveLevel(),
             logging=root.children.logging,
@@ -157,7 +160,9 @@ class ProcessHost:
             raise
         finally:
             theirs.close()
-        fds = (root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd)
+        fds = [root.board_fd, self._bell_fd, self._ring.fd, root.bell.fileno(), root.ring_fd, self._abort_fd]
+        if not isinstance(arguments, bytes):
+            fds.append(arguments.fileno())
         ours.send(FrameKind.BOOT, 0, boot_frame, fds)
         root.hosts[self.slot] = self
         if is_spare:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from ._native import map_sealed
 from .overflow import write_sealed
 
 if TYPE_CHECKING:
@@ -59,3 +60,11 @@ class LargeMessage:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+
+
+def map_copy(fd: int, size_bytes: int) -> memoryview:
+    """A message's copy where it arrives: `Codec.decode` makes arrays of it without another copy. Closes ``fd``."""
+    try:
+        return map_sealed(fd, size_bytes)
+    finally:
+        os.close(fd)

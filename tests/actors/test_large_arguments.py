@@ -192,6 +192,20 @@ async def test_a_group_reads_one_copy(system: rt.System) -> None:
     assert (array == 2).all()
 
 
+async def test_large_arguments_of_a_start_are_copied_once_and_arrive_mapped(system: rt.System) -> None:
+    array = np.full(20 * MB, 3, np.uint8)
+    tracemalloc.start()
+    try:
+        worker: Any = await system.spawn(rt.spec(Worker, weights=array), where=rt.process())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MB and count_memfds() == 0
+    assert (await worker.same(0) == array).all()
+    await worker.change()
+    assert (await worker.same(0) == 9).all() and (array == 3).all()
+
+
 async def test_cancelled_calls_leave_nothing_and_the_next_one_arrives(system: rt.System) -> None:
     worker = await worker_of(system)
     array = np.ones(40 * MB, np.uint8)
