@@ -15,12 +15,17 @@ from .errors import ActorError
 
 
 class StreamReader(AsyncIterator[Any]):
-    """``async with`` opens it, ``async for`` reads it; what the producer raised is raised after its last item."""
+    """``async with`` opens it, ``async for`` reads it; what the producer raised is raised after its last item.
+
+    One task reads it, once: anything else raises `ActorError` at once.
+    """
 
     def __init__(self, start: Callable[[StreamReader], int], stop: Callable[[int], None]) -> None:
         self._start = start
         self._stop = stop
         self._call_id = 0
+        self._was_entered = False
+        self._is_awaited = False  # a task waits in __anext__
         self._items: deque[Any] = deque()
         self._unreturned = 0
         self._window = 1
@@ -30,6 +35,9 @@ class StreamReader(AsyncIterator[Any]):
         self._error: ActorError | None = None
 
     async def __aenter__(self) -> StreamReader:
+        if self._was_entered:
+            raise ActorError("a stream's reader is entered once: call .open(...) again for another one")
+        self._was_entered = True
         self._call_id = self._start(self)
         return self
 
@@ -47,6 +55,13 @@ class StreamReader(AsyncIterator[Any]):
         return self
 
     async def __anext__(self) -> Any:
+        if not self._was_entered:
+            raise ActorError(
+                "a stream is read inside `async with`: "
+                "async with ref.items.open(...) as items: async for item in items: ..."
+            )
+        if self._is_awaited:
+            raise ActorError("another task waits for this stream's next item: a stream has one reader, open it twice")
         while not self._items:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -54,7 +69,11 @@ class StreamReader(AsyncIterator[Any]):
             if self.has_ended:
                 raise StopAsyncIteration
             self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
+            self._is_awaited = True
+            try:
+                await self._arrived
+            finally:
+                self._is_awaited = False
         item = self._items.popleft()
         self._unreturned += 1
         if self._unreturned * 2 >= self._window and not self.has_ended:
