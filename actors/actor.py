@@ -86,11 +86,15 @@ class Descriptor:
         self.__doc__ = function.__doc__
         self.__isabstractmethod__ = getattr(function, "__isabstractmethod__", False)
 
+    def overridden_by(self, function: Callable[..., Any]) -> Descriptor:
+        """The handler that a method is which overrides this one without a decorator: with the same settings."""
+        raise NotImplementedError
+
 
 class CallDescriptor(Descriptor, Generic[P, R]):
     """Made by `call`. On a reference it is a `Call`."""
 
-    def __init__(self, function: Callable[..., Any], concurrent: bool, idempotent: bool) -> None:
+    def __init__(self, function: Callable[..., Any], concurrent: bool | int, idempotent: bool) -> None:
         super().__init__(function)
         self.concurrent = concurrent
         self.idempotent = idempotent
@@ -102,6 +106,9 @@ class CallDescriptor(Descriptor, Generic[P, R]):
 
     def msg(self, *args: Any, **kwargs: Any) -> Msg[Any]:
         return Msg(self.__name__, args, kwargs)
+
+    def overridden_by(self, function: Callable[..., Any]) -> Descriptor:
+        return CallDescriptor(function, self.concurrent, self.idempotent)
 
 
 class StreamDescriptor(Descriptor, Generic[P, T]):
@@ -116,6 +123,9 @@ class StreamDescriptor(Descriptor, Generic[P, T]):
         if instance is None:
             return self  # type: ignore[return-value]
         return self.function.__get__(instance, owner)  # type: ignore[no-any-return]
+
+    def overridden_by(self, function: Callable[..., Any]) -> Descriptor:
+        return StreamDescriptor(function, self.window, self.batch)
 
 
 class CallDecorator(Protocol):
@@ -132,13 +142,21 @@ def call(function: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> 
 @overload
 def call(function: Callable[Concatenate[Any, P], R], /) -> CallDescriptor[P, R]: ...
 @overload
-def call(*, concurrent: bool = False, idempotent: bool = False) -> CallDecorator: ...
-def call(function: Callable[..., Any] | None = None, /, *, concurrent: bool = False, idempotent: bool = False) -> Any:
+def call(*, concurrent: bool | int = False, idempotent: bool = False) -> CallDecorator: ...
+def call(
+    function: Callable[..., Any] | None = None, /, *, concurrent: bool | int = False, idempotent: bool = False
+) -> Any:
     """Mark a method as a handler. Handlers of one actor run one at a time, in the order of arrival per sender.
 
-    ``concurrent``: this one runs beside the others, in a task of its own (async actors only). ``idempotent``: running
-    it twice is as good as once, so `retry` may repeat it.
+    ``concurrent``: this one runs beside the others, in a task of its own (async actors only); a number: so many of it
+    at a time, and later ones wait in order, in the mailbox's bounds, without holding up other handlers. ``idempotent``:
+    running it twice is as good as once, so `retry` may repeat it. A subclass's method of the same name is a handler
+    with these settings, too, unless it is marked itself.
     """
+    if type(concurrent) not in (bool, int):
+        raise TypeError(f"call(concurrent={concurrent!r}): give True, or how many may run at a time")
+    if type(concurrent) is int and concurrent < 1:
+        raise ValueError(f"call(concurrent={concurrent}): at least 1 must be able to run")
     if function is None:
         return lambda f: CallDescriptor(f, concurrent, idempotent)
     return CallDescriptor(function, concurrent, idempotent)
@@ -198,6 +216,42 @@ class _ActorBase:
         return dict(sorted(found.items()))
 
 
+def _check_hooks(cls: type[_ActorBase], hooks: dict[str, str]) -> None:
+    """``hooks``: their names and what they are called with. `TypeError` for one that could not be called so."""
+    for name, parameters in hooks.items():
+        function = vars(cls).get(name)
+        title = f"{cls.__qualname__}.{name}"
+        if isinstance(function, Descriptor):
+            raise TypeError(f"{title} is called by the runtime: it cannot be a handler, too")
+        if not inspect.isfunction(function):
+            continue
+        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if issubclass(cls, Actor) and (is_generator or not inspect.iscoroutinefunction(function)):
+            raise TypeError(f"{title} must be async def, without yield: {cls.__qualname__} is an async Actor")
+        if not issubclass(cls, Actor) and (is_generator or inspect.iscoroutinefunction(function)):
+            raise TypeError(f"{title} must be a plain def, without yield: {cls.__qualname__} is a BlockingActor")
+        try:
+            inspect.signature(function).bind(None, *parameters.split(", ") if parameters else [])
+        except TypeError as error:
+            raise TypeError(f"{title} is called as {name}({parameters}): {error}") from None
+
+
+def _checked_handlers(cls: type[_ActorBase]) -> dict[str, Descriptor]:
+    """The class's handlers. One that is overridden by a plain method, of a subclass or a mix-in, becomes that method
+    with its settings: what an instance runs is what a reference runs.
+    """
+    for name, handler in cls.handlers().items():
+        member = inspect.getattr_static(cls, name)
+        if name.startswith("_"):
+            raise TypeError(f"{cls.__qualname__}.{name}: a reference offers no name with a leading underscore")
+        if isinstance(member, Descriptor):
+            continue
+        if not inspect.isfunction(member):
+            raise TypeError(f"{cls.__qualname__}.{name} hides a handler and is no method: choose another name")
+        setattr(cls, name, handler.overridden_by(member))
+    return cls.handlers()
+
+
 class Actor(_ActorBase):
     """An actor with ``async def`` handlers, served on an asyncio loop.
 
@@ -208,7 +262,8 @@ class Actor(_ActorBase):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name, member in vars(cls).items():
+        _check_hooks(cls, {"on_prepare": "ctx", "on_start": "ctx, handoff", "run": "ctx", "on_stop": "reason"})
+        for name, member in _checked_handlers(cls).items():
             if isinstance(member, CallDescriptor) and inspect.isasyncgenfunction(member.function):
                 raise TypeError(f"{cls.__qualname__}.{name} yields: mark it with @rt.stream")
             if isinstance(member, CallDescriptor) and not inspect.iscoroutinefunction(member.function):
@@ -249,9 +304,8 @@ class BlockingActor(_ActorBase):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name, member in vars(cls).items():
-            if not isinstance(member, Descriptor):
-                continue
+        _check_hooks(cls, {"on_prepare": "ctx", "on_start": "ctx, handoff", "on_stop": "reason", "on_abort": ""})
+        for name, member in _checked_handlers(cls).items():
             if inspect.iscoroutinefunction(member.function) or inspect.isasyncgenfunction(member.function):
                 raise TypeError(
                     f"{cls.__qualname__}.{name} is async def on a BlockingActor: make it def, or derive from Actor"

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import time
 import types
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
 from typing import Any
@@ -77,11 +78,16 @@ class AsyncCell(Cell):
         self._ended_cancelled: Ended | None = None
         self._beside: dict[tuple[Origin, int | None], asyncio.Task[None]] = {}
         self._streams: dict[tuple[Origin, int], StreamProducer] = {}
+        self._running: Counter[str] = Counter()  # handlers of which only so many may run at a time,
+        self._waiting: dict[str, deque[Incoming]] = {}  # and messages that wait until fewer do: not taken yet
 
     def start(self) -> asyncio.Task[None]:
         """The task that handles messages, until `stop`."""
         self._context = copy_context()
         self._task = asyncio.create_task(self._serve(), name=f"{self.name}: mailbox", context=self._context)
+        for incoming in [incoming for incoming in self.queue if self._limit_of(incoming) is not None]:
+            self.queue.remove(incoming)
+            self._context.copy().run(self._start_or_wait, incoming)
         return self._task
 
     @property
@@ -234,8 +240,44 @@ class AsyncCell(Cell):
         else:
             self._failed(incoming, error)  # even a SystemExit: it must not end the host's loop
 
+    def _limit_of(self, incoming: Incoming) -> int | None:
+        handler = self._handlers.get(incoming.method)
+        return None if handler is None else handler.limit
+
+    def _start_or_wait(self, incoming: Incoming) -> None:
+        """Start a handler of which only so many may run, or let it wait for its turn."""
+        if self._running[incoming.method] == self._limit_of(incoming):
+            self._waiting.setdefault(incoming.method, deque()).append(incoming)
+        elif (handler := self._admit(incoming)) is not None:
+            self._start(incoming, handler)
+
+    def _start_next(self, method: str) -> None:
+        """One of those handlers has ended."""
+        self._running[method] -= 1
+        waiting = self._waiting.get(method)
+        while waiting and not self._stopping and self._running[method] != self._limit_of(waiting[0]):
+            assert self._context is not None
+            self._context.copy().run(self._start_or_wait, waiting.popleft())
+
+    def fail_queued(self, text: str) -> None:
+        for waiting in self._waiting.values():
+            self.queue.extend(waiting)
+            waiting.clear()
+        super().fail_queued(text)
+
+    def _drop_queued(self, origin: Origin, call_id: int) -> bool:
+        if super()._drop_queued(origin, call_id):
+            return True
+        return any(self._drop_from(waiting, origin, call_id) for waiting in self._waiting.values())
+
     def _begin_beside(self, incoming: Incoming) -> None:
         """Begin at once what runs beside the handlers: one of them may wait for it, and with it all in the mailbox."""
+        if self._limit_of(incoming) is not None:
+            if self._enqueue(incoming):
+                self.queue.pop()
+                assert self._context is not None
+                self._context.copy().run(self._start_or_wait, incoming)
+            return
         handler = self._admit_at_once(incoming)
         if handler is not None:
             assert self._context is not None
@@ -245,7 +287,10 @@ class AsyncCell(Cell):
         if handler.is_stream:
             self._start_stream(incoming, handler.descriptor)
         else:
-            self._start_beside(incoming, self._run_beside(incoming, handler.function))
+            task = self._start_beside(incoming, self._run_beside(incoming, handler.function))
+            if handler.limit is not None:
+                self._running[incoming.method] += 1
+                task.add_done_callback(lambda _: self._start_next(incoming.method))
 
     async def _run_beside(self, incoming: Incoming, function: Callable[..., Any]) -> None:
         task = asyncio.current_task()
@@ -318,10 +363,11 @@ class AsyncCell(Cell):
 
         self._start_beside(incoming, produce())
 
-    def _start_beside(self, incoming: Incoming, work: Any) -> None:
+    def _start_beside(self, incoming: Incoming, work: Any) -> asyncio.Task[None]:
         key = (incoming.origin, incoming.call_id)
         task = asyncio.create_task(work, name=f"{self.name}.{incoming.method}")
         if incoming.call_id is None:
             key = (incoming.origin, -id(task))  # a cast: nobody will cancel it by its number
         self._beside[key] = task
         task.add_done_callback(lambda _: self._beside.pop(key, None))
+        return task

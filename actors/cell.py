@@ -46,6 +46,7 @@ class Handler(NamedTuple):
     is_concurrent: bool
     is_idempotent: bool
     begins_at_once: bool  # a coroutine that the mailbox's own task runs, see `Cell.put_and_run`
+    limit: int | None  # how many of it may run at a time, if it is concurrent
 
 
 def _handlers_of(cls: type[Actor] | type[BlockingActor]) -> dict[str, Handler]:
@@ -57,9 +58,10 @@ def _handlers_of(cls: type[Actor] | type[BlockingActor]) -> dict[str, Handler]:
             descriptor,
             descriptor.function,
             is_stream=isinstance(descriptor, StreamDescriptor),
-            is_concurrent=call is not None and call.concurrent,
+            is_concurrent=call is not None and bool(call.concurrent),
             is_idempotent=call is not None and call.idempotent,
             begins_at_once=call is not None and not call.concurrent and _is_coroutine(call.function),
+            limit=call.concurrent if call is not None and type(call.concurrent) is int else None,
         )
     return handlers
 
@@ -155,9 +157,13 @@ class Cell(CellCore, ABC):
         return False
 
     def _drop_queued(self, origin: Origin, call_id: int) -> bool:
-        for incoming in self.queue:
+        return self._drop_from(self.queue, origin, call_id)
+
+    def _drop_from(self, queue: deque[Incoming], origin: Origin, call_id: int) -> bool:
+        """Drop a call that waits, if it does: nobody waits for its answer."""
+        for incoming in queue:
             if incoming.call_id == call_id and incoming.origin == origin:
-                self.queue.remove(incoming)
+                queue.remove(incoming)
                 origin.took(self.actor_id, incoming.size_bytes, self.capacity_bytes)
                 return True
         return False

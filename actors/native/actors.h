@@ -86,7 +86,7 @@ PyObject *context_now(actors_state *state);
 /* ---- cell.c and at_once.c: from a message's arrival to the end of its handler ---- */
 
 /* The fields of cell.Handler. */
-enum { NUMBER, DESCRIPTOR, HANDLER_FUNCTION, IS_STREAM, IS_CONCURRENT, IS_IDEMPOTENT, BEGINS_AT_ONCE, HANDLER_FIELDS };
+enum { NUMBER, DESCRIPTOR, HANDLER_FUNCTION, IS_STREAM, IS_CONCURRENT, IS_IDEMPOTENT, BEGINS_AT_ONCE, LIMIT, HANDLER_FIELDS };
 
 /* What a cell holds: the first ones are given to the constructor, in this order. */
 enum { ACTOR, ACTOR_ID, ACTOR_NAME, CAPACITY, QUEUE, METER, HANDLERS, PLAIN_CONTEXT, PANEL, NUM_GIVEN };

@@ -214,17 +214,20 @@ static PyObject *cell_enqueue(CellObject *self, PyObject *given)
     Py_RETURN_TRUE;
 }
 
-/* Whether it runs beside the handlers, and one of them is in its way; -1 with an exception. */
+/* Whether it runs beside the handlers, and one of them is in its way, or only so many of it may run; -1 with an
+ * exception. */
 static int begins_beside(CellObject *self, IncomingObject *incoming)
 {
     if (!is_set(self->parts[TASK_CONTEXT]) || self->stopping)
         return 0;
-    int is_busy = is_set(self->parts[RUNNING]) ? 1 : cell_has_queue(self);
-    if (is_busy <= 0)
-        return is_busy;
     PyObject *handler = handler_of(self, incoming);
     if (!handler)
         return PyErr_Occurred() ? -1 : 0;
+    if (is_set(PyTuple_GET_ITEM(handler, LIMIT)))
+        return 1;
+    int is_busy = is_set(self->parts[RUNNING]) ? 1 : cell_has_queue(self);
+    if (is_busy <= 0)
+        return is_busy;
     return handler_is(handler, IS_CONCURRENT) || handler_is(handler, IS_STREAM);
 }
 
