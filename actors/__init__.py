@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .supervisor import Supervisor
     from .system import System
     from .thread_system import ThreadPortal, start_in_thread
+    from .timers import Timer
 else:
     _MODULE_OF = {
         "ChildLogging": "child_logging",
@@ -68,6 +69,7 @@ else:
         "Stopped": "events",
         "Supervisor": "supervisor",
         "System": "system",
+        "Timer": "timers",
         "ThreadPortal": "thread_system",
         "Watch": "context",
         "Where": "placement",
@@ -141,6 +143,7 @@ __all__ = [
     "Supervisor",
     "System",
     "ThreadPortal",
+    "Timer",
     "Watch",
     "Where",
     "call",

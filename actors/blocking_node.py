@@ -1,6 +1,7 @@
 """A node on a process's main thread, for a BlockingActor: receive, run one handler, answer, wait.
 
-It sleeps in one native wait on its doorbell and its links with the GIL released, and has no timer.
+It sleeps in one native wait on its doorbell and its links with the GIL released; no timer runs but those that its actor
+started.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import select
 import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from ringcast.channels import Board, Doorbell, Outbox
@@ -22,6 +26,55 @@ from .route import Route
 LOOK_EVERY_S: Final = 0.01  # at links, while there are messages
 
 
+class Alarm:
+    """Calls that are due at a time."""
+
+    __slots__ = ("at", "call", "number")
+
+    def __init__(self, at: float, number: int, call: Callable[[], None]) -> None:
+        self.at = at
+        self.number = number
+        self.call: Callable[[], None] | None = call
+
+    def __lt__(self, other: Alarm) -> bool:
+        return (self.at, self.number) < (other.at, other.number)
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Alarms:
+    """The alarms of a node without a loop, the next one first."""
+
+    def __init__(self) -> None:
+        self._heap: list[Alarm] = []
+        self._numbers = count()
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Alarm:
+        """Call it from `ring_due`, once that time has passed."""
+        alarm = Alarm(time.monotonic() + seconds, next(self._numbers), call)
+        heappush(self._heap, alarm)
+        return alarm
+
+    def remaining_s(self) -> float | None:
+        """The time until the next one; None if there is none."""
+        while self._heap and self._heap[0].call is None:
+            heappop(self._heap)
+        return max(0.0, self._heap[0].at - time.monotonic()) if self._heap else None
+
+    def ring_due(self) -> int:
+        """Make the calls that are due; their number."""
+        if not self._heap:
+            return 0
+        rung, now = 0, time.monotonic()
+        while self._heap and self._heap[0].at <= now:
+            call = heappop(self._heap).call
+            if call is not None:
+                call()
+                rung += 1
+        return rung
+
+
 class BlockingNode(Node):
     """Drives a node without an event loop. Its actor may cast; it cannot ask (there is no loop to await on)."""
 
@@ -29,6 +82,7 @@ class BlockingNode(Node):
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
         self._watched: dict[int, Peer] = {}
         self._looked_at = 0.0
+        self.alarms = Alarms()
 
     def current_loop(self) -> asyncio.AbstractEventLoop:
         raise ActorError(
@@ -57,9 +111,9 @@ class BlockingNode(Node):
 
     def receive(self) -> int:
         """Handle everything that is there without waiting; the number of messages."""
-        handled = 0
-        while count := self.poll_once():
-            handled += count
+        handled = self.alarms.ring_due()
+        while polled := self.poll_once():
+            handled += polled
         self.flush()
         return handled
 
@@ -80,7 +134,8 @@ class BlockingNode(Node):
 
     def wait(self) -> None:
         """Sleep until a message, a frame or needed space arrives."""
-        ready = self.bell.wait(self.readers, self._space_wanted, list(self._watched), None, SPIN_S)
+        timeout_s = self.alarms.remaining_s()
+        ready = self.bell.wait(self.readers, self._space_wanted, list(self._watched), timeout_s, SPIN_S)
         self._read_links(ready)
 
     def _read_links(self, fds: list[int]) -> None:

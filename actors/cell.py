@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._native import CellCore, Incoming
 from .actor import Actor, BlockingActor, CallDescriptor, Descriptor, StreamDescriptor
@@ -22,6 +22,9 @@ from .mailbox_meter import MailboxMeter
 from .origin import Origin
 from .ref import number_of
 from .wire import FailureKind
+
+if TYPE_CHECKING:
+    from .timers import Timer
 
 log = logging.getLogger("ringcast.actors")
 
@@ -86,6 +89,7 @@ class Cell(CellCore, ABC):
             inside_handler(EMPTY, actor_id),
             panel,
         )
+        self.timers: set[Timer] = set()  # that are active
 
     @abstractmethod
     def cancel(self, origin: Origin, call_id: int) -> None:
@@ -104,8 +108,15 @@ class Cell(CellCore, ABC):
         """Whether messages are handled; not while the actor starts or stops."""
         return True
 
+    def takes_calls_of(self, method: str) -> bool:
+        """Whether the actor has a handler of that name that is no stream."""
+        handler = self._handlers.get(method)
+        return handler is not None and not handler.is_stream
+
     def fail_queued(self, text: str) -> None:
-        """The actor ends: end the calls that it will not handle."""
+        """The actor ends: end its timers, and the calls that it will not handle."""
+        for timer in list(self.timers):
+            timer.cancel()
         while self.queue:
             incoming = self.queue.popleft()
             if incoming.call_id is not None:

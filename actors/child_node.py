@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.channels import ORPHANED, Board, Doorbell, Frame, Link, Outbox
@@ -13,7 +14,7 @@ from .blocking_cell import BlockingCell
 from .blocking_node import BlockingNode
 from .boot import ROOT_SLOT
 from .context import Watch
-from .errors import Cause
+from .errors import ActorError, Cause
 from .events import GaveUp, Stopped
 from .peer import Peer
 from .ref import Ref
@@ -22,6 +23,7 @@ from .wire import FrameKind
 
 if TYPE_CHECKING:
     from .node import Node
+    from .timers import Handle, Timer
 
     _Base = Node
 else:
@@ -62,6 +64,18 @@ class ChildControl(_Base):
     def report_progress(self) -> None:
         _, handler = self.board.progress(self.slot)
         self.board.advance(self.slot, handler)
+
+    def start_timer(self, msg: object, seconds: float, repeats: bool) -> Timer:
+        from .timers import start_timer  # few actors have timers
+
+        if not self.cells:
+            raise ActorError("a timer cannot be started in on_prepare: start it in on_start")
+        (cell,) = self.cells.values()
+        return start_timer(cell, self.call_later, msg, seconds, repeats)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Handle:
+        """Call it on this node's thread, after that time."""
+        raise NotImplementedError
 
     def suspect(self, actor_id: int, progress: int) -> None:
         self.to_root(FrameKind.SUSPECT, (actor_id, progress))
@@ -135,9 +149,15 @@ class AsyncChildNode(ChildControl, AsyncNode):
     def on_promoted(self) -> None:
         self.promoted.set()
 
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Handle:
+        return self.loop.call_later(seconds, call)
+
 
 class BlockingChildNode(ChildControl, BlockingNode):
     """The node of a process that hosts a BlockingActor."""
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Handle:
+        return self.alarms.call_later(seconds, call)
 
     def cancelled(self) -> bool:
         self.look()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import ActorError
 from .events import Event, GaveUp, Stopped
 from .ref import Ref
+
+if TYPE_CHECKING:
+    from .actor import Msg
+    from .timers import Timer
 
 
 class Watch(AsyncIterator[Event]):
@@ -57,6 +61,9 @@ class ContextOwner(Protocol):
     def watch(self, ref: Ref) -> Watch:
         """Subscribe to an actor's events."""
 
+    def start_timer(self, msg: object, seconds: float, repeats: bool) -> Timer:
+        """See `Context.after` and `Context.every`."""
+
     def cancelled(self) -> bool:
         """Whether the handler that runs should end."""
 
@@ -91,6 +98,21 @@ class Context:
         It costs one store into shared memory. Call it from the handler's own thread, in each round of a long loop.
         """
         self._owner.report_progress()
+
+    def after(self, seconds: float, msg: Msg[Any]) -> Timer:
+        """Tell the actor itself something in ``seconds``: ``ctx.after(5, Cache.expire.msg(key))``.
+
+        The message comes like a cast, in its turn; what its handler raises is logged. Timers end with the incarnation
+        that started them. They can be started from ``on_start`` on; keep the context for handlers.
+        """
+        return self._owner.start_timer(msg, seconds, False)
+
+    def every(self, seconds: float, msg: Msg[Any]) -> Timer:
+        """The same again and again, at every multiple of ``seconds`` from now, until it is cancelled.
+
+        Messages do not pile up: one is left out while the one before waits in the mailbox or is being handled.
+        """
+        return self._owner.start_timer(msg, seconds, True)
 
     def cancelled(self) -> bool:
         """For long handlers of a BlockingActor: the caller has given up, its deadline has passed, or a stop waits."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,9 @@ from .ref import Ref
 from .runner import ActorRunner, ExitInActor
 
 if TYPE_CHECKING:
+    from .cell import Cell
     from .root_node import RootNode
+    from .timers import Handle, Timer
 
 log = logging.getLogger("ringcast.actors")
 
@@ -44,6 +46,20 @@ class LocalOwner:
         self._directory = directory
         self.phase = "start"
         self.cell: ThreadCell | None = None
+        self.timed_cell: Cell | None = None  # the same, or an AsyncCell
+        self.loop = asyncio.get_running_loop()
+
+    def start_timer(self, msg: object, seconds: float, repeats: bool) -> Timer:
+        from .timers import ThreadHandle, start_timer
+
+        def on_the_loop(delay_s: float, call: Callable[[], None]) -> Handle:
+            return ThreadHandle(self.loop, delay_s, call)
+
+        if self.cell is not None:
+            return start_timer(self.cell, on_the_loop, msg, seconds, repeats)
+        if self.timed_cell is None:
+            raise ActorError("a timer cannot be started in on_prepare: start it in on_start")
+        return start_timer(self.timed_cell, self.loop.call_later, msg, seconds, repeats)
 
     def report_phase(self, phase: str, stall_after_s: float | None) -> None:
         self.phase = phase
@@ -83,6 +99,7 @@ class TaskHost:
             assert isinstance(actor, Actor)
             cell = AsyncCell(actor, child.actor_id, child.name, None)
             self._runner = ActorRunner(self._root, cell, actor)
+            self._owner.timed_cell = cell
             ctx = Context(self._owner, ref, child.name, self._incarnation)
             with inside(EMPTY):  # as in a process of its own; it lives longer than who spawned it waits
                 await self._runner.prepare(ctx)

@@ -348,7 +348,8 @@ class Observer:
             noticed: list[int] = []
             if node.bell.arm(readers, writers):
                 bell = node.bell.fileno()
-                noticed = thread.wait_ready([(fd, select.POLLIN) for fd in (bell, *node._watched)])
+                wanted = [(fd, select.POLLIN) for fd in (bell, *node._watched)]
+                noticed = thread.wait_ready(wanted, node.alarms.remaining_s())
                 node.bell.disarm()
             node._read_links(noticed)
 

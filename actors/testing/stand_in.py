@@ -14,6 +14,17 @@ from ..context import Context, Watch
 from ..errors import ActorError
 from ..events import Event
 from ..ref import Ref
+from ..timers import Timer, check_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TimerStarted:
+    """A timer in `FakeContext.timers`."""
+
+    msg: object
+    seconds: float
+    repeats: bool
+    timer: Timer
 
 
 class FakeContext(Context):
@@ -28,6 +39,11 @@ class FakeContext(Context):
     def phases(self) -> list[str]:
         """The names given to `phase`, in order."""
         return self._fake.phases
+
+    @property
+    def timers(self) -> list[TimerStarted]:
+        """What `after` and `every` were asked for, in order. The test calls the handlers itself."""
+        return self._fake.timers
 
     def tell(self, ref: object, event: Event) -> None:
         """Let the actor's watches of ``ref`` see an event; ones that are opened later see it too, if it is the last."""
@@ -45,6 +61,7 @@ class _Owner:
 
     def __init__(self) -> None:
         self.phases: list[str] = []
+        self.timers: list[TimerStarted] = []
         self.is_cancelled = False
         self._watches: dict[Ref, list[Watch]] = {}
         self._last: dict[Ref, Event] = {}
@@ -54,6 +71,12 @@ class _Owner:
 
     def report_progress(self) -> None:
         """Nobody watches for stalls."""
+
+    def start_timer(self, msg: object, seconds: float, repeats: bool) -> Timer:
+        check_seconds(seconds, repeats)
+        timer = Timer()
+        self.timers.append(TimerStarted(msg, seconds, repeats, timer))
+        return timer
 
     def watch(self, ref: Ref) -> Watch:
         watch = Watch()

@@ -94,15 +94,15 @@ class SimulatedThread(Strand):
         """What `time.sleep` does here."""
         self.park(lambda: False, self.process.world.now + seconds)
 
-    def wait_ready(self, wanted: Iterable[tuple[int, int]]) -> list[int]:
-        """Wait until one of the (descriptor, poll event) pairs is noticed; those that are."""
+    def wait_ready(self, wanted: Iterable[tuple[int, int]], timeout_s: float | None = None) -> list[int]:
+        """Wait until one of the (descriptor, poll event) pairs is noticed; those that are, none after a time-out."""
         noticed: list[int] = []
         pairs = list(wanted)
         descriptors = self.process.world.descriptors
         for fd, event in pairs:
             descriptors.watch(Watcher(fd, event, self, lambda watcher: noticed.append(watcher.fd)))
         try:
-            self.park(lambda: bool(noticed))
+            self.park(lambda: bool(noticed), None if timeout_s is None else self.process.world.now + timeout_s)
         finally:
             for fd, event in pairs:
                 descriptors.forget(fd, event)
