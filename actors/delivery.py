@@ -50,7 +50,10 @@ class Delivery(DeliveryCore):
 
     def _take_failure(self, peer: Peer, message: list[Any]) -> None:
         _, call_id, failure, name, type_name, text, trace = message
-        self._node.calls.finish(call_id, None, call_error(failure, name, type_name, text, trace))
+        error = call_error(failure, name, type_name, text, trace)
+        if isinstance(error, RemoteError):
+            error.show_traceback()
+        self._node.calls.finish(call_id, None, error)
 
     def _take_cancel(self, peer: Peer, message: list[Any]) -> None:
         _, actor_id, call_id = message

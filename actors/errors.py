@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import indent
+from typing import Any
 
 from ringcast.channels.codec import message
 
 
 class ActorError(Exception):
-    """Base of everything that a call, a spawn or a system raises."""
+    """Base of everything that a call, a spawn or a system raises. All of them can be pickled and copied."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, dict(self.__dict__))
+
+
+def _again(cls: type[ActorError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ActorError:
+    """A copy of an error, which is not made by its constructor: that takes other arguments than ``args``."""
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    if isinstance(error, RemoteError):
+        error.show_traceback()
+    return error
 
 
 @message(16)
@@ -49,7 +64,12 @@ class ActorDied(ActorError):
 
 
 class RemoteError(ActorError):
-    """The callee's handler raised. Type name, message and traceback are the callee's; it lives on."""
+    """The callee's handler raised. Type name, message and traceback are the callee's; it lives on.
+
+    From another process, the traceback there is a note of this error, so that an uncaught one shows it; in the same
+    process what was raised is its ``__cause__``. If the callee's handler failed because one that it asked did, the text
+    names both actors and the traceback holds both tracebacks.
+    """
 
     def __init__(self, name: str, type_name: str, text: str, traceback: str) -> None:
         super().__init__(f"{type_name} in actor {name!r}: {text}")
@@ -57,6 +77,11 @@ class RemoteError(ActorError):
         self.type_name = type_name
         self.text = text
         self.traceback = traceback
+
+    def show_traceback(self) -> None:
+        """Add the traceback there as a note, once."""
+        if self.traceback and not getattr(self, "__notes__", None):
+            self.add_note(f"In actor {self.name!r}:\n{indent(self.traceback.rstrip(), '  | ')}")
 
 
 class CallCancelled(ActorError):

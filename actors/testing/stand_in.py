@@ -98,22 +98,25 @@ class _Owner:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A call or cast that a stand-in got."""
+    """An ask, a cast or the opening of a stream that a stand-in got."""
 
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     is_cast: bool
+    is_stream: bool = False
 
 
 class FakeActor:
-    """An actor that is not there: ``ref`` can be given to the actor under test, ``told`` says what it was told.
+    """An actor that is not there: ``ref`` can be given to the actor under test.
+
+    ``told`` is everything that it was told, in order; ``asks``, ``casts`` and ``opened`` are its parts.
 
     ``answers`` maps a method to a function of the call's arguments: what it returns is the answer, what it raises
     (`ActorDied`, say) is raised at the caller. Casts need no answer.
     """
 
-    _ids = itertools.count(1 << 40)  # beyond the ids of a system
+    _ids = itertools.count(1)  # no system's: those are larger
 
     def __init__(self, name: str = "fake", answers: Mapping[str, Callable[..., Any]] | None = None) -> None:
         self.told: list[Told] = []
@@ -124,6 +127,21 @@ class FakeActor:
     def ref(self) -> Any:
         """The reference, of whatever type is wanted."""
         return self._ref
+
+    @property
+    def asks(self) -> list[Told]:
+        """What it was asked, answered or not."""
+        return [told for told in self.told if not told.is_cast and not told.is_stream]
+
+    @property
+    def casts(self) -> list[Told]:
+        """What it was told without being asked."""
+        return [told for told in self.told if told.is_cast]
+
+    @property
+    def opened(self) -> list[Told]:
+        """The streams of it that were opened."""
+        return [told for told in self.told if told.is_stream]
 
     # What a reference needs of its node.
 
@@ -150,8 +168,11 @@ class FakeActor:
 
     def open(self, ref: Ref, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StreamReader:
         """The answer's function returns the items."""
+        self.told.append(Told(method, args, kwargs, is_cast=False, is_stream=True))
+        if method not in self._answers:
+            known = ", ".join(self._answers) or "none"
+            raise LookupError(f"stand-in {ref!r} has no items for the stream {method!r} (it has answers for: {known})")
         items = list(self._answers[method](*args, **kwargs))
-        self.told.append(Told(method, args, kwargs, is_cast=False))
 
         def start(reader: StreamReader) -> int:
             reader.put(items, len(items) + 1, lambda _: None)

@@ -224,3 +224,18 @@ async def test_only_handlers_can_be_run(subject: Subject) -> None:
         await run_handler(subject.on_stop, "now")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a handler of an actor instance is needed"):
         await run_handler(Subject.kind, 1)
+
+
+async def test_a_stand_in_records_asks_casts_and_streams() -> None:
+    """Friction: FakeActor told asks and streams apart from nothing."""
+    fake = FakeActor("fake", {"add": lambda k: k + 1, "ticks": range})
+    assert await fake.ref.add(1) == 2
+    fake.ref.note.cast("x", loud=True)
+    async with fake.ref.ticks.open(2) as ticks:
+        assert [tick async for tick in ticks] == [0, 1]
+    with pytest.raises(LookupError, match="no items for the stream 'other'"):
+        fake.ref.other.open(5)
+    assert [(told.method, told.args) for told in fake.asks] == [("add", (1,))]
+    assert [(told.method, told.args, told.kwargs) for told in fake.casts] == [("note", ("x",), {"loud": True})]
+    assert [(told.method, told.args) for told in fake.opened] == [("ticks", (2,)), ("other", (5,))]
+    assert len(fake.told) == 4
