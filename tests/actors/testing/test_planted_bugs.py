@@ -15,7 +15,7 @@ from ringcast.actors.async_node import AsyncNode
 from ringcast.actors.node import Node
 from ringcast.actors.origin import RemoteOrigin
 from ringcast.actors.peer import Peer
-from ringcast.actors.record import Budget
+from ringcast.actors.member import Budget
 from ringcast.actors.root_node import RootNode
 from ringcast.actors.route import Route
 from ringcast.actors.testing import Faults, Probe, Simulation, SimulationFailed, explore
