@@ -12,10 +12,10 @@ from simulated_zoo import ALL_FAULTS, KEEP, Caster, Client, Store, tolerant
 import ringcast.actors as rt
 from ringcast.actors.async_cell import AsyncCell
 from ringcast.actors.async_node import AsyncNode
+from ringcast.actors.member import Budget
 from ringcast.actors.node import Node
 from ringcast.actors.origin import RemoteOrigin
 from ringcast.actors.peer import Peer
-from ringcast.actors.member import Budget
 from ringcast.actors.root_node import RootNode
 from ringcast.actors.route import Route
 from ringcast.actors.testing import Faults, Probe, Simulation, SimulationFailed, explore
