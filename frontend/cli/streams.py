@@ -14,6 +14,8 @@ import select
 import sys
 from typing import TextIO
 
+from ringcast.actors.standard_streams import open_standard_streams
+
 READER_GONE = 141  # as a shell tells of a command that SIGPIPE ended
 _PIECE = 4096  # bytes; a pipe that is ready takes so many at once
 
@@ -68,9 +70,7 @@ def tell(line: str) -> None:
 
 def prepare_streams() -> None:
     """For the rest of this process: call it first. Descriptors that are closed lead to /dev/null from now on."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
+    open_standard_streams()
     if sys.stderr is None or not sys.stderr.isatty():
         sys.stderr = StatusStream(2)
     if isinstance(sys.stdout, io.TextIOWrapper):
