@@ -16,47 +16,27 @@ static int encode_other(struct out *out, PyObject *value);
 
 /* ---- where it failed ---- */
 
-/* Note a step of the way to what has failed; the step is taken over (NULL: no step), the exception is kept. */
-static int at_step(struct out *out, PyObject *step)
+/* Note a step of the way to what has failed; the exception is kept, and not what may go wrong here. Returns -1. */
+static int note(struct out *out, const char *format, ...)
 {
     PyObject *type, *value, *traceback;
+    va_list parts;
     PyErr_Fetch(&type, &value, &traceback);
-    if (!out->path)
-        out->path = PyList_New(0);
-    if (out->path && step)
+    va_start(parts, format);
+    PyObject *step = PyUnicode_FromFormatV(format, parts);
+    va_end(parts);
+    if (step && (out->path || (out->path = PyList_New(0))))
         PyList_Append(out->path, step);
     Py_XDECREF(step);
-    PyErr_Restore(type, value, traceback); /* and not what has gone wrong here */
-    return -1;
-}
-
-static int at_item(struct out *out, Py_ssize_t index)
-{
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *step = PyUnicode_FromFormat("[%zd]", index);
     PyErr_Restore(type, value, traceback);
-    return at_step(out, step);
+    return -1;
 }
 
 static int at_key(struct out *out, PyObject *key)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *step = PyUnicode_CheckExact(key) || PyLong_CheckExact(key)
-                         ? PyUnicode_FromFormat("[%.80R]", key)
-                         : PyUnicode_FromFormat("[a %s]", Py_TYPE(key)->tp_name);
-    PyErr_Restore(type, value, traceback);
-    return at_step(out, step);
-}
-
-static int at_field(struct out *out, PyObject *name)
-{
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *step = PyUnicode_FromFormat(".%U", name);
-    PyErr_Restore(type, value, traceback);
-    return at_step(out, step);
+    if (PyUnicode_CheckExact(key) || PyLong_CheckExact(key))
+        return note(out, "[%.80R]", key);
+    return note(out, "[a %s]", Py_TYPE(key)->tp_name);
 }
 
 /* ---- bytes ---- */
@@ -226,7 +206,7 @@ static int encode_list(struct out *out, PyObject *list)
         int done = encode_value(out, item);
         Py_DECREF(item);
         if (done < 0)
-            return at_item(out, i);
+            return note(out, "[%zd]", i);
     }
     return 0;
 }
@@ -238,7 +218,7 @@ static int encode_tuple(struct out *out, PyObject *tuple)
         return -1;
     for (Py_ssize_t i = 0; i < size; i++)
         if (encode_value(out, PyTuple_GET_ITEM(tuple, i)) < 0)
-            return at_item(out, i);
+            return note(out, "[%zd]", i);
     return 0;
 }
 
@@ -254,7 +234,7 @@ static int encode_dict(struct out *out, PyObject *dict)
         /* A tuple would arrive as a list, which no dict takes as a key. */
         int done = PyTuple_CheckExact(key) ? encode_other(out, key) : encode_value(out, key);
         if (done < 0)
-            at_step(out, PyUnicode_FromString(".keys()"));
+            note(out, ".keys()");
         else if ((done = encode_value(out, value)) < 0)
             at_key(out, key);
         Py_DECREF(key);
@@ -307,7 +287,7 @@ static int encode_fields(struct out *out, PyObject *message, PyObject *names)
         int done = field ? encode_value(out, field) : -1;
         Py_XDECREF(field);
         if (done < 0)
-            return at_field(out, PyTuple_GET_ITEM(names, i));
+            return note(out, ".%U", PyTuple_GET_ITEM(names, i));
     }
     return 0;
 }
