@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from ringcast.channels import ORPHANED, Board, Doorbell, Frame, Link, Outbox
@@ -13,12 +14,15 @@ from .async_node import AsyncNode
 from .blocking_cell import BlockingCell
 from .blocking_node import BlockingNode
 from .boot import ROOT_SLOT
-from .context import Watch
-from .errors import ActorError, Cause
+from .context import NO_LOOP, Watch
+from .errors import ActorError, Cause, StartFailed
 from .events import GaveUp, Stopped
+from .parcel import pack
 from .peer import Peer
+from .placement import Restart, Spec, Where, process
 from .ref import Ref
 from .route import Route
+from .tasks import ended
 from .wire import FrameKind
 
 if TYPE_CHECKING:
@@ -92,6 +96,15 @@ class ChildControl(_Base):
         if self._watches.pop(number, None) is not None and ROOT_SLOT in self.peers:
             self.to_root(FrameKind.UNWATCH, number)
 
+    async def spawn(self, spec: Spec[Any], name: str | None, where: Where, restart: Restart) -> tuple[int, str]:
+        raise ActorError(NO_LOOP)
+
+    async def stop_owned(self, ref: Ref, reason: str, timeout_s: float) -> None:
+        raise ActorError(NO_LOOP)
+
+    def on_owned(self, body: Any) -> None:
+        """The root has answered a request about an actor that ours owns."""
+
     def resolve(self, route: Route) -> None:
         self.to_root(FrameKind.RESOLVE, route.actor_id)
 
@@ -125,6 +138,8 @@ class ChildControl(_Base):
         elif frame.kind == FrameKind.PROMOTE:
             self.promotion = body
             self.on_promoted()
+        elif frame.kind == FrameKind.OWNED:
+            self.on_owned(body)
         elif frame.kind == FrameKind.ASK_STATISTICS:
             from .statistics import node_statistics
 
@@ -135,11 +150,21 @@ class ChildControl(_Base):
             os._exit(ORPHANED)  # the native watch is about to do the same
 
 
+def _outcome(body: Any) -> tuple[Any, ActorError | None]:
+    """What an OWNED frame says: (actor id and name, None), or (None, the error)."""
+    _, value, name, cause, text = body
+    if isinstance(cause, Cause):
+        return None, StartFailed(name, cause)
+    return (value, None) if value is not None else (None, ActorError(text))
+
+
 class AsyncChildNode(ChildControl, AsyncNode):
     """The node of a process that hosts an Actor."""
 
     def __init__(self, *, slot: int, name: str, board: Board, bell: Doorbell, outbox: Outbox) -> None:
         super().__init__(slot=slot, name=name, board=board, bell=bell, outbox=outbox)
+        self._requests: dict[int, asyncio.Future[tuple[int, str]]] = {}  # about actors that ours owns
+        self._last_request = 0
         self.stop_requested = asyncio.Event()
         self.promoted = asyncio.Event()
 
@@ -151,6 +176,48 @@ class AsyncChildNode(ChildControl, AsyncNode):
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Handle:
         return self.loop.call_later(seconds, call)
+
+    async def spawn(self, spec: Spec[Any], name: str | None, where: Where, restart: Restart) -> tuple[int, str]:
+        if not isinstance(where, process):
+            raise ActorError(
+                "an actor in a process of its own can own actors in processes only: use where=rt.process()"
+            )
+        if where.output is not None and not isinstance(where.output, str):
+            raise ActorError("process(output=...) of an actor that an actor in a process owns: give a string")
+        parcel = pack(spec, self.codec)
+        content = [getattr(parcel, field.name) for field in fields(parcel)]
+        cpus = None if where.cpus is None else sorted(where.cpus)
+        place = [dict(where.env), cpus, where.spare, where.output]
+        number, answer = self._new_request()
+        self.to_root(FrameKind.SPAWN, (number, content, name, place, list(astuple(restart))))
+        cancellation = await ended(answer, lambda: self.to_root(FrameKind.GIVE_UP_SPAWN, (number,)))
+        if cancellation is None:
+            return answer.result()
+        if answer.exception() is None:  # it was up a moment before
+            actor_id, name = answer.result()
+            stop = asyncio.ensure_future(self.stop_owned(Ref(actor_id, name, self), "its spawn was cancelled", 1.0))
+            await ended(stop, lambda: None)
+        raise cancellation
+
+    async def stop_owned(self, ref: Ref, reason: str, timeout_s: float) -> None:
+        number, answer = self._new_request()
+        self.to_root(FrameKind.STOP_OWNED, (number, ref._actor_id, reason, timeout_s))
+        await answer
+
+    def on_owned(self, body: Any) -> None:
+        answer = self._requests.pop(body[0])
+        if answer.done():
+            return
+        value, error = _outcome(body)
+        if error is None:
+            answer.set_result((value[0], value[1]))
+        else:
+            answer.set_exception(error)
+
+    def _new_request(self) -> tuple[int, asyncio.Future[tuple[int, str]]]:
+        self._last_request += 1
+        answer = self._requests[self._last_request] = self.loop.create_future()
+        return self._last_request, answer
 
 
 class BlockingChildNode(ChildControl, BlockingNode):

@@ -217,6 +217,8 @@ def _construct(node: ChildControl, place: Place, cls: type[Any]) -> tuple[Any, o
     """The actor, and its predecessor's hand-off."""
     with loading(f"what the arguments of {place.boot.class_name} are made of"):
         args, kwargs, handoff = node.codec.decode(place.arguments)
+        if kwargs is None:  # from an actor that spawned this one: see `parcel`
+            args, kwargs = node.codec.decode(args)
     place.arguments = b""
     return cls(*args, **kwargs), handoff
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from .errors import ActorError
 from .events import Event, GaveUp, Stopped
+from .placement import Restart, Spec, Where, check_spawn, process
 from .ref import Ref
 
 if TYPE_CHECKING:
-    from .actor import Msg
+    from .actor import Actor, BlockingActor, Msg
     from .timers import Timer
+
+A = TypeVar("A", bound="Actor | BlockingActor")
+NO_LOOP: Final = "a BlockingActor has no event loop to wait for another actor's start on: make the owner an rt.Actor"
 
 
 class Watch(AsyncIterator[Event]):
@@ -63,6 +67,12 @@ class ContextOwner(Protocol):
 
     def start_timer(self, msg: object, seconds: float, repeats: bool) -> Timer:
         """See `Context.after` and `Context.every`."""
+
+    async def spawn(self, spec: Spec[Any], name: str | None, where: Where, restart: Restart) -> tuple[int, str]:
+        """Start an actor that this one owns; its id and name."""
+
+    async def stop_owned(self, ref: Ref, reason: str, timeout_s: float) -> None:
+        """Stop one of them."""
 
     def cancelled(self) -> bool:
         """Whether the handler that runs should end."""
@@ -123,3 +133,31 @@ class Context:
         if not isinstance(ref, Ref):
             raise ActorError(f"watch needs a reference, not {type(ref).__name__}")
         return self._owner.watch(ref)
+
+    async def spawn(
+        self,
+        spec: Spec[A],
+        *,
+        name: str | None = None,
+        where: Where = process(),  # noqa: B008 (a frozen value)
+        restart: Restart = Restart(),  # noqa: B008
+    ) -> A:
+        """Start an actor that this one owns; its reference, typed as the actor, when it is READY. From `on_start` on.
+
+        It is supervised by its own ``restart`` policy. It ends when this actor ends, whatever way: after its
+        ``on_stop``, which may still ask it, and before it is started again. For an `Actor`; one in a process of its own
+        can own actors in processes only.
+
+        Raises:
+            StartFailed: with the traceback of the actor that did not start.
+            ActorError: this actor stops, or its kind or ``where`` does not allow it.
+        """
+        check_spawn(spec, name, where, restart)
+        actor_id, called = await self._owner.spawn(spec, name, where, restart)
+        return cast(A, Ref(actor_id, called, self._ref._sender))
+
+    async def stop(self, ref: object, reason: str = "its owner stopped it", timeout_s: float = 5.0) -> None:
+        """Stop an actor that this one has spawned, in order; `ActorError` if it is another's."""
+        if not isinstance(ref, Ref):
+            raise TypeError(f"a reference that ctx.spawn returned is needed, not {type(ref).__name__}")
+        await self._owner.stop_owned(ref, reason, timeout_s)

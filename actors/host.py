@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .errors import Cause
+from .parcel import Parcel
 from .placement import Restart, Spec, Where
 
 
@@ -16,9 +17,24 @@ class Child:
 
     actor_id: int
     name: str
-    spec: Spec[Any] = field(repr=False)
+    spec: Spec[Any] | Parcel = field(repr=False)  # a parcel: of an actor that another process spawned
     where: Where
     restart: Restart
+
+    @property
+    def local_spec(self) -> Spec[Any]:
+        """The spec of an actor that was spawned in this process."""
+        assert not isinstance(self.spec, Parcel)
+        return self.spec
+
+    @property
+    def stall_after_s(self) -> float | None:
+        return self.spec.stall_after_s if isinstance(self.spec, Parcel) else self.spec.cls.stall_after_s
+
+    @property
+    def handlers(self) -> list[str]:
+        """Their names, in the order of their numbers."""
+        return self.spec.handlers if isinstance(self.spec, Parcel) else list(self.spec.cls.handlers())
 
 
 class Host(Protocol):

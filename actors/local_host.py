@@ -18,12 +18,14 @@ from .blocking_cell import ThreadCell
 from .boot import ROOT_SLOT
 from .call_context import EMPTY
 from .call_scope import inside
-from .context import Context, Watch
+from .context import NO_LOOP, Context, Watch
 from .directory import Directory
 from .errors import ActorError, Cause, ResourcesExhausted, StartFailed
 from .failure import describe, summary_of
 from .host import Child, ExitCallback
-from .ref import Ref
+from .owned import Owned
+from .placement import Restart, Spec, Where
+from .ref import Ref, number_of
 from .runner import ActorRunner, ExitInActor
 
 if TYPE_CHECKING:
@@ -42,8 +44,9 @@ LEAVE_AFTER_S = 2.0  # what ignores cancellation for that long is left behind, a
 class LocalOwner:
     """The context's owner for actors here."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, owned: Owned | None = None) -> None:
         self._directory = directory
+        self._owned = owned
         self.phase = "start"
         self.cell: ThreadCell | None = None
         self.timed_cell: Cell | None = None  # the same, or an AsyncCell
@@ -70,6 +73,22 @@ class LocalOwner:
     def watch(self, ref: Ref) -> Watch:
         return self._directory.watch(ref)
 
+    async def spawn(self, spec: Spec[Any], name: str | None, where: Where, restart: Restart) -> tuple[int, str]:
+        if self._owned is None:
+            raise ActorError(NO_LOOP)
+
+        def make(actor_id: int) -> Child:
+            return Child(actor_id, name or f"{spec.cls.__name__}-{number_of(actor_id)}", spec, where, restart)
+
+        with inside(EMPTY):
+            record = await self._owned.spawn(make)
+        return record.child.actor_id, record.name
+
+    async def stop_owned(self, ref: Ref, reason: str, timeout_s: float) -> None:
+        if self._owned is None:
+            raise ActorError(NO_LOOP)
+        await self._owned.stop(ref._actor_id, ref._name, reason, timeout_s)
+
     def cancelled(self) -> bool:
         return self.cell is not None and self.cell.cancelled()
 
@@ -80,11 +99,11 @@ class TaskHost:
     slot = ROOT_SLOT
 
     def __init__(
-        self, root: RootNode, directory: Directory, child: Child, incarnation: int, on_exit: ExitCallback
+        self, root: RootNode, directory: Directory, child: Child, incarnation: int, on_exit: ExitCallback, owned: Owned
     ) -> None:
         self.child = child
         self._root = root
-        self._owner = LocalOwner(directory)
+        self._owner = LocalOwner(directory, owned)
         self._incarnation = incarnation
         self._on_exit = on_exit
         self._runner: ActorRunner | None = None
@@ -95,7 +114,7 @@ class TaskHost:
         child = self.child
         ref = Ref(child.actor_id, child.name, self._root)
         try:
-            actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
+            actor: Any = child.local_spec.cls(*child.local_spec.args, **child.local_spec.kwargs)
             assert isinstance(actor, Actor)
             cell = AsyncCell(actor, child.actor_id, child.name, None)
             self._runner = ActorRunner(self._root, cell, actor)
@@ -241,7 +260,7 @@ class ThreadHost:
         """The thread."""
         child = self.child
         try:
-            actor: Any = child.spec.cls(*child.spec.args, **child.spec.kwargs)
+            actor: Any = child.local_spec.cls(*child.local_spec.args, **child.local_spec.kwargs)
             assert isinstance(actor, BlockingActor)
             ref = Ref(child.actor_id, child.name, self._root)
             cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, None, self._loop)

@@ -107,3 +107,25 @@ class Restart:
         for name in ("max_restarts", "within_s", "backoff_s", "max_backoff_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Restart.{name} is {getattr(self, name)}: it cannot be negative")
+
+
+def check_spawn(spec: object, name: object, where: object, restart: object) -> None:
+    """What can be wrong with the arguments of a spawn, named."""
+    if not isinstance(spec, Spec):
+        raise TypeError(f"spawn needs rt.spec(Class, ...), not {spec!r}")
+    if not isinstance(where, Where):
+        raise TypeError(f"where is {where!r}: use rt.here or rt.process(...)")
+    if not isinstance(restart, Restart):
+        raise TypeError(f"restart is {restart!r}: use rt.Restart('permanent' | 'transient' | 'temporary')")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name is {name!r}: give a string")
+    if name is not None and not _is_text(name):
+        raise ValueError(f"name is {name!r}: it can hold neither NUL nor half a surrogate pair")
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can travel, and be a process's title."""
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from ringcast.channels import EncodeError, Frame, Link, RingWriter, Segment, SegmentError, create_segment
 
 from . import platform
-from .boot import BOARD_FREE, BOARD_READY, BOARD_SPARE, BOARD_STARTING, CPUS_VARIABLE, Boot, class_for_travel
+from .boot import BOARD_FREE, BOARD_READY, BOARD_SPARE, BOARD_STARTING, CPUS_VARIABLE, Boot
 from .child_command import import_path
 from .errors import ActorError, Cause, ResourcesExhausted, StartFailed
 from .host import Child, ExitCallback
 from .launch import ChildProcess
 from .memory_kills import num_memory_kills
+from .parcel import contents
 from .peer import Peer
 from .placement import process
 from .statistics import NodeStatistics
@@ -67,6 +68,8 @@ class ProcessHost:
         self._on_spare_death: Callable[[Cause], None] | None = None  # set while it is a spare
         # Told what the actor is stalled in, when a declared phase takes longer than it may.
         self.on_phase_stalled: Callable[[str], None] | None = None
+        # Told what the actor wants of actors that it owns.
+        self.on_owner_request: Callable[[Peer, FrameKind, Any], None] | None = None
         self._statistics: list[asyncio.Future[NodeStatistics]] = []
 
     def launch_spare(self, on_death: Callable[[Cause], None]) -> None:
@@ -120,11 +123,11 @@ class ProcessHost:
     def _launch(self, handoff: object) -> None:
         root, child = self._root, self.child
         is_spare = self._on_spare_death is not None
-        class_name, class_bytes = class_for_travel(child.spec.cls)
+        title, class_name, class_bytes, content = contents(child.spec, handoff)
         try:
-            arguments = root.codec.encode_out((child.spec.args, dict(child.spec.kwargs), handoff))
+            arguments = root.codec.encode_out(content)
         except EncodeError as error:
-            name_argument(error, child.spec.cls.__qualname__, 0)
+            name_argument(error, title, 0)
             raise
         if not isinstance(arguments, bytes):
             arguments.copy()
@@ -190,6 +193,9 @@ class ProcessHost:
             self._enter_phase(*body)
         elif frame.kind == FrameKind.STOPPED:
             self._handoff = body
+        elif frame.kind in (FrameKind.SPAWN, FrameKind.STOP_OWNED, FrameKind.GIVE_UP_SPAWN):
+            if self.on_owner_request is not None:
+                self.on_owner_request(peer, FrameKind(frame.kind), body)
         elif frame.kind == FrameKind.STATISTICS:
             for future in self._statistics:
                 if not future.done():
@@ -269,7 +275,7 @@ class ProcessHost:
         self._process.dump_stacks(report)
 
     def _handler_name(self, number: int) -> str:
-        names = list(self.child.spec.cls.handlers())
+        names = self.child.handlers
         return names[number - 1] if 0 < number <= len(names) else ""
 
     def _enter_phase(self, phase: str, stall_after_s: float | None) -> None:

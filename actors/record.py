@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from .actor import Actor
@@ -17,6 +18,7 @@ from .events import GaveUp, Restarting, Stalled
 from .host import Child, ExitCallback, Host
 from .local_host import TaskHost, ThreadHost
 from .member import Member, State
+from .owned import Owned
 from .placement import process
 from .process_host import ProcessHost
 from .root_node import RootNode
@@ -48,6 +50,7 @@ class Record(Member):
         self._turn = asyncio.Lock()  # one start or end at a time, whoever wants it
         self._starting: asyncio.Task[int] | None = None
         self._ending: asyncio.Task[None] | None = None  # it is being stopped for good
+        self.owned = Owned(child.name, root, directory)
         self._spares: SpareKeeper | None = None
         if isinstance(child.where, process) and child.where.spare:
             self._spares = SpareKeeper(child.name, lambda: self._process_host(self.incarnation + 1))
@@ -60,7 +63,7 @@ class Record(Member):
         """Where it is, or why it is not."""
         if self.state is not State.READY or self.host is None:
             return self.cause
-        return Place(self.name, self.host.slot, self._capacity_bytes, self.child.spec.cls.stall_after_s)
+        return Place(self.name, self.host.slot, self._capacity_bytes, self.child.stall_after_s)
 
     # Starting.
 
@@ -70,6 +73,7 @@ class Record(Member):
 
     async def _start_in_turn(self) -> None:
         async with self._turn:
+            await self.owned.ended()
             if self.state in (State.STARTING, State.DOWN):
                 await self._start()
 
@@ -81,6 +85,7 @@ class Record(Member):
         handoff, self.handoff = self.handoff, None
         try:
             host = self.host = self._make_host(incarnation)
+            self.owned.open()
             starting = self._starting = self._root.tasks.start(host.start(handoff), f"{self.name}: host")
             cancellation = await ended(starting, lambda: insist(starting))
             self._starting = None
@@ -132,6 +137,7 @@ class Record(Member):
         else:
             undo = self._root.tasks.start(host.abandon(), f"{self.name}: stop")
         await ended(undo, lambda: None)
+        await self._end_owned(STOP_STARTED_TIMEOUT_S)
 
     # Stopping.
 
@@ -154,6 +160,7 @@ class Record(Member):
             async with self._turn:
                 if was_ready:
                     await self._end(reason, timeout_s)
+                await self.owned.ended()
             if spare is not None:
                 await spare.wait_gone()
         finally:
@@ -198,11 +205,17 @@ class Record(Member):
     async def _end(self, reason: str, timeout_s: float) -> None:
         self.cause = Cause(f"it was stopped: {reason}")
         host, self.host = self.host, None
+        deadline = time.monotonic() + timeout_s
         try:
             if host is not None:
                 self.handoff = await host.stop(reason, timeout_s)  # it ends the calls that it has
         finally:
             self._root.actor_down(self.child.actor_id, self.cause)
+            await self._end_owned(max(0.0, deadline - time.monotonic()))  # its on_stop may have asked them
+
+    async def _end_owned(self, timeout_s: float) -> None:
+        self.owned.begin_to_end(timeout_s)
+        await settled(self._root.tasks.start(self.owned.ended(), f"{self.name}: end of what it owns"))
 
     # Deaths.
 
@@ -258,12 +271,13 @@ class Record(Member):
         if isinstance(child.where, process):
             spare = self._spares.take() if self._spares is not None else None
             return spare or self._process_host(incarnation)
-        if issubclass(child.spec.cls, Actor):
-            return TaskHost(self._root, self._directory, child, incarnation, self._exit_of(incarnation))
+        if issubclass(child.local_spec.cls, Actor):
+            return TaskHost(self._root, self._directory, child, incarnation, self._exit_of(incarnation), self.owned)
         return ThreadHost(self._root, self._directory, child, incarnation)
 
     def _process_host(self, incarnation: int) -> ProcessHost:
         host = ProcessHost(self._root, self.child, incarnation, self._exit_of(incarnation))
+        host.on_owner_request = self.owned.on_frame
         host.on_phase_stalled = lambda phase: self._stalled(host, f"phase {phase!r}")
         return host
 
@@ -285,5 +299,6 @@ class Record(Member):
         self.host = None
         self.state = State.DOWN
         self._root.actor_down(self.child.actor_id, cause)
+        self.owned.begin_to_end(STOP_STARTED_TIMEOUT_S)
         self._tell_died(cause)
         self.parent.member_died(self, clean)

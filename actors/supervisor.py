@@ -14,7 +14,7 @@ from .actor import Actor, BlockingActor
 from .branch import Branch, Strategy
 from .group import Group
 from .host import Child
-from .placement import Restart, Spec, Where, here, process
+from .placement import Restart, Spec, Where, check_spawn, here, process
 from .ref import Ref, number_of
 from .tasks import ended, settled
 
@@ -144,25 +144,3 @@ class Supervisor:
         """Stop every member, the last started first, within one deadline. It goes on if the caller does not wait."""
         self._branch.root.check_usable()
         await self._branch.stop(reason, timeout_s)
-
-
-def check_spawn(spec: object, name: object, where: object, restart: object) -> None:
-    """What can be wrong with the arguments of a spawn, named."""
-    if not isinstance(spec, Spec):
-        raise TypeError(f"spawn needs rt.spec(Class, ...), not {spec!r}")
-    if not isinstance(where, Where):
-        raise TypeError(f"where is {where!r}: use rt.here or rt.process(...)")
-    if not isinstance(restart, Restart):
-        raise TypeError(f"restart is {restart!r}: use rt.Restart('permanent' | 'transient' | 'temporary')")
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"name is {name!r}: give a string")
-    if name is not None and not _is_text(name):
-        raise ValueError(f"name is {name!r}: it can hold neither NUL nor half a surrogate pair")
-
-
-def _is_text(name: str) -> bool:
-    """Whether it can travel, and be a process's title."""
-    try:
-        return b"\0" not in name.encode()
-    except UnicodeEncodeError:
-        return False

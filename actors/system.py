@@ -187,11 +187,13 @@ class System:
         >>> counter = system.find("counter", Counter)
 
         `ActorError` with the names that are like it if no such actor is alive, ``TypeError`` if it is no ``cls``.
+        (Of one that an actor in another process spawned the class is not known here, and not checked.)
         """
         root = self._running()
         record = self._directory.named(name)
-        if cls is not None and not issubclass(record.child.spec.cls, cls):
-            raise TypeError(f"actor {name!r} is a {record.child.spec.cls.__qualname__}, not a {cls.__qualname__}")
+        spec = record.child.spec
+        if cls is not None and isinstance(spec, Spec) and not issubclass(spec.cls, cls):
+            raise TypeError(f"actor {name!r} is a {spec.cls.__qualname__}, not a {cls.__qualname__}")
         return cast(A, Ref(record.child.actor_id, record.name, root))
 
     async def spawn_pool(

@@ -38,7 +38,7 @@ class Tasks:
             await asyncio.wait(self._tasks)
 
 
-async def ended(task: asyncio.Task[Any], on_cancel: Callable[[], object]) -> asyncio.CancelledError | None:
+async def ended(task: asyncio.Future[Any], on_cancel: Callable[[], object]) -> asyncio.CancelledError | None:
     """Wait until ``task`` has ended, however often the caller is cancelled meanwhile.
 
     ``on_cancel`` is called at the caller's first cancellation, and should shorten the wait. Returns the last

@@ -12,9 +12,9 @@ Envelopes (msgpack arrays, first element is the kind; context is a packed CallCo
     MORE    actor_id, call_id, count            items that the reader has consumed
     GROUP   actor_ids, first call_id or None, reply_from or None, method, args, kwargs, context
 Frames between any two processes: ATTACH. From the root: BOOT, CONNECT, ROUTE, DIED, EVENT, STOP, ASK_STATISTICS,
-PROMOTE.
-To the root: READY, START_FAILED, PHASE, RESOLVE, WATCH, UNWATCH, CRASHED, STOPPED, STATISTICS,
-LEFT.
+PROMOTE, OWNED.
+To the root: READY, START_FAILED, PHASE, RESOLVE, WATCH, UNWATCH, SPAWN, STOP_OWNED, GIVE_UP_SPAWN, CRASHED, STOPPED,
+STATISTICS, LEFT.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class FrameKind(IntEnum):
     STOP = 38  # reason
     ASK_STATISTICS = 39
     PROMOTE = 40  # hand-off: a spare becomes the actor
+    OWNED = 41  # answer to SPAWN and STOP_OWNED: number, (actor_id, name) or None, name, cause, text
     READY = 48
     START_FAILED = 49  # traceback
     PHASE = 50  # name, stall_after_s
@@ -71,6 +72,9 @@ class FrameKind(IntEnum):
     SUSPECT = 56  # actor_id, progress: it looks stalled
     STATISTICS = 55  # NodeStatistics
     UNWATCH = 57  # watch number
+    SPAWN = 58  # number, parcel, name, process, restart: an actor to be owned by this one
+    STOP_OWNED = 59  # number, actor_id, reason, timeout_s
+    GIVE_UP_SPAWN = 60  # number
     LEFT = 99  # a connected program has let go of the rings: name_door.LEAVE
 
 

@@ -13,6 +13,7 @@ from ..consumer import StreamReader
 from ..context import Context, Watch
 from ..errors import ActorError
 from ..events import Event
+from ..placement import Restart, Spec, Where
 from ..ref import Ref
 from ..timers import Timer, check_seconds
 
@@ -45,6 +46,11 @@ class FakeContext(Context):
         """What `after` and `every` were asked for, in order. The test calls the handlers itself."""
         return self._fake.timers
 
+    @property
+    def spawned(self) -> list[Spec[Any]]:
+        """What was given to `spawn`, in order. Its references belong to stand-ins that answer nothing."""
+        return self._fake.spawned
+
     def tell(self, ref: object, event: Event) -> None:
         """Let the actor's watches of ``ref`` see an event; ones that are opened later see it too, if it is the last."""
         if not isinstance(ref, Ref):
@@ -62,6 +68,8 @@ class _Owner:
     def __init__(self) -> None:
         self.phases: list[str] = []
         self.timers: list[TimerStarted] = []
+        self.spawned: list[Spec[Any]] = []
+        self.stopped: list[Ref] = []
         self.is_cancelled = False
         self._watches: dict[Ref, list[Watch]] = {}
         self._last: dict[Ref, Event] = {}
@@ -91,6 +99,14 @@ class _Owner:
         self._last[ref] = event
         for watch in list(self._watches.get(ref, [])):
             watch.put(event)
+
+    async def spawn(self, spec: Spec[Any], name: str | None, where: Where, restart: Restart) -> tuple[int, str]:
+        self.spawned.append(spec)
+        ref = FakeActor(name or spec.cls.__name__)._ref
+        return ref._actor_id, ref._name
+
+    async def stop_owned(self, ref: Ref, reason: str, timeout_s: float) -> None:
+        self.stopped.append(ref)
 
     def cancelled(self) -> bool:
         return self.is_cancelled or call_scope.current().expired()
