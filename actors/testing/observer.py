@@ -146,6 +146,8 @@ class Observer:
         if not self.process.has_ended:
 
             def send() -> None:
+                if self._node.outbox.ring.closed:  # it has said its last word, and is about to exit
+                    return
                 if target in [self._others[slot].process for slot in self._node.peers]:
                     self._ledger.sent(self._party, receiver, payload, describe(payload))
                     original(mask, payload)
