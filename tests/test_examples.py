@@ -58,7 +58,8 @@ def test_fastapi_pool() -> None:
         spec.loader.exec_module(module)
         with TestClient(module.app) as client:
             assert client.get("/crunch/10").json() == {"result": 285}
-            for pid in client.app.state.system.pids().values():  # type: ignore[attr-defined]
+            pids = client.portal.call(client.app.state.system.pids)  # type: ignore[attr-defined, union-attr]
+            for pid in pids.values():
                 os.kill(pid, signal.SIGKILL)
             statuses = set()
             deadline = time.monotonic() + 10

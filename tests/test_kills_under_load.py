@@ -23,20 +23,31 @@ INTERVAL_S = 0.5  # between the moment at which a worker is ready and its kill
 pytestmark = pytest.mark.timeout(60 + 30 * NUM_KILLS)
 
 
+def pids_of(llm: LLM) -> dict[str, int]:
+    """Of worker and core, while they serve; asked on the engine's own loop."""
+
+    async def ask() -> dict[str, int]:
+        engine = llm._llm._running().engine
+        assert isinstance(engine, Engine)
+        return engine.pids()
+
+    return llm._thread.run(ask())
+
+
 class Killer(threading.Thread):
     """Kills each worker that becomes ready, half a second later."""
 
-    def __init__(self, engine: Engine, begun: threading.Event) -> None:
+    def __init__(self, llm: LLM, begun: threading.Event) -> None:
         super().__init__()
         self.num_kills = 0
-        self._engine = engine
+        self._llm = llm
         self._begun = begun
 
     def run(self) -> None:
         self._begun.wait()
         killed = 0
         while self.num_kills < NUM_KILLS:
-            pid = self._engine.pids().get(WORKER, 0)
+            pid = pids_of(self._llm).get(WORKER, 0)
             if pid in (0, killed):
                 time.sleep(0.01)
                 continue
@@ -55,12 +66,10 @@ def test_kills_of_the_worker_from_outside_convict_nobody_and_change_no_token() -
         for number in range(NUM_STREAMS)
     ]
     with LLM("smollm2", dtype="float32", max_model_len=1024) as llm:
-        engine = llm._llm._running().engine
-        assert isinstance(engine, Engine)
         undisturbed = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
-        core = engine.pids()[CORE]
+        core = pids_of(llm)[CORE]
         begun = threading.Event()
-        killer = Killer(engine, begun)
+        killer = Killer(llm, begun)
         killer.start()
         num_rounds = 0
         while killer.is_alive():
@@ -72,5 +81,5 @@ def test_kills_of_the_worker_from_outside_convict_nobody_and_change_no_token() -
         print(f"{killer.num_kills} kills, {statistics.num_worker_losses} losses, {num_rounds} rounds of {NUM_STREAMS}")
         assert (statistics.num_failed, statistics.num_quarantined) == (0, 0)
         assert killer.num_kills == NUM_KILLS
-        assert engine.pids()[CORE] == core
+        assert pids_of(llm)[CORE] == core
         assert llm.health().state == "ready"

@@ -67,6 +67,15 @@ def engine_of(llm: LLM) -> Engine:
     return engine
 
 
+def pids_of(llm: LLM) -> dict[str, int]:
+    """Asked on the engine's own loop."""
+
+    async def ask() -> dict[str, int]:
+        return engine_of(llm).pids()
+
+    return llm._thread.run(ask())
+
+
 def num_generated_tokens(llm: LLM) -> int:
     """Of the core that lives; 0 while none does."""
     try:
@@ -85,7 +94,7 @@ def test_a_kill_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM, victims:
     print("seed", seed)  # of the moment of the kill, should it fail
     before = llm.statistics()
     kill_at = before.num_generated_tokens + random.Random(seed).randrange(9 * 36)
-    pids = engine_of(llm).pids()
+    pids = pids_of(llm)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(llm.generate, prompts, params)
         while num_generated_tokens(llm) < kill_at:
@@ -99,7 +108,7 @@ def test_a_kill_is_a_pause_for_eight_streams_and_nothing_else(llm: LLM, victims:
     assert len(undisturbed[5].prompt_logprobs or []) == len(prompts[5])
     after = llm.statistics()
     assert (after.num_failed, after.num_free_blocks) == (0, after.num_blocks)
-    now = engine_of(llm).pids()
+    now = pids_of(llm)
     assert {name for name in (CORE, WORKER) if now[name] != pids[name]} == set(victims), "who lives keeps its process"
     if victims == [WORKER]:
         assert after.num_worker_losses == before.num_worker_losses + 1
