@@ -7,9 +7,11 @@ restart of the actor.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .actor import Msg
+from .actor import Actor, BlockingActor, Descriptor, Msg
 from .errors import NotInSystem
 
 if TYPE_CHECKING:
@@ -38,22 +40,27 @@ class Sender(Protocol):
 class Ref:
     """One actor, whatever its incarnation. Equal and hashable by id; ``ref.method(...)`` asks it."""
 
-    __slots__ = ("__dict__", "_actor_id", "_name", "_sender")
+    __slots__ = ("__dict__", "_actor_id", "_cls", "_name", "_sender")
     _actor_id: int
     _name: str
     _sender: Sender | None
+    _cls: type | str | None  # the actor's class; "module:qualname" of one that is looked up here; None: not known
 
-    def __init__(self, actor_id: int, name: str, sender: Sender | None) -> None:
+    def __init__(self, actor_id: int, name: str, sender: Sender | None, cls: type | str | None = None) -> None:
         set_slot = object.__setattr__
         set_slot(self, "_actor_id", actor_id)
         set_slot(self, "_name", name)
         set_slot(self, "_sender", sender)
+        set_slot(self, "_cls", cls)
 
     def __getattr__(self, method: str) -> BoundCall:
         """Called once for each method: what it returns is kept, for a look-up that fails first is slow."""
         if method.startswith("_"):
             raise AttributeError(method)
-        bound = self.__dict__[method] = BoundCall(Ref(self._actor_id, self._name, self._sender), method)
+        cls = _loaded(self._cls) if isinstance(self._cls, str) else self._cls
+        if cls is not None:
+            _check_handler(cls, method)
+        bound = self.__dict__[method] = BoundCall(Ref(self._actor_id, self._name, self._sender, self._cls), method)
         return bound
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -116,12 +123,45 @@ def sender_of(ref: Ref) -> Sender:
 
 
 def pack_ref(ref: Ref) -> bytes:
-    """The bytes of a reference in a message: its id, 8 bytes little-endian, and its name in UTF-8."""
-    return ref._actor_id.to_bytes(8, "little") + ref._name.encode()
+    """The bytes of a reference in a message: its id, 8 bytes little-endian, its name, and behind a NUL its class."""
+    cls = ref._cls
+    class_name = f"{cls.__module__}:{cls.__qualname__}" if isinstance(cls, type) else cls or ""
+    return ref._actor_id.to_bytes(8, "little") + f"{ref._name}\0{class_name}".encode()
 
 
 def unpack_ref(data: bytes, sender: Sender | None) -> Ref:
     """The reference in ``data``, bound to the receiver's node, or to none. ``ValueError`` if it is no reference."""
     if len(data) < 8:
         raise ValueError(f"a reference of {len(data)} bytes: 8 are needed")
-    return Ref(int.from_bytes(data[:8], "little"), data[8:].decode(), sender)
+    name, _, class_name = bytes(data[8:]).decode().partition("\0")
+    return Ref(int.from_bytes(data[:8], "little"), name, sender, class_name or None)
+
+
+def _loaded(class_name: str) -> type | None:
+    """The class of that name, if this process has imported it. What was defined in `__main__` may be another one here,
+    or have been defined anew: it is not looked for.
+    """
+    module_name, _, qualname = class_name.partition(":")
+    found: object = sys.modules.get(module_name)
+    if found is None or module_name == "__main__":
+        return None
+    for part in qualname.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found if isinstance(found, type) and issubclass(found, Actor | BlockingActor) else None
+
+
+def _check_handler(cls: type, name: str) -> None:
+    """`AttributeError` if the actor's class has no handler of that name."""
+    member = inspect.getattr_static(cls, name, None)
+    if isinstance(member, Descriptor):
+        return
+    if callable(member):
+        raise AttributeError(f"{cls.__qualname__}.{name} is no handler: mark it with @rt.call to ask it by reference")
+    if member is not None:
+        raise AttributeError(f"{cls.__qualname__}.{name} is no handler: ask the actor for it, in one that returns it")
+    from difflib import get_close_matches  # for this alone
+
+    handlers = list(cls.handlers()) if issubclass(cls, Actor | BlockingActor) else []
+    close = get_close_matches(name, handlers)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"it has: {', '.join(handlers) or 'none'}"
+    raise AttributeError(f"{cls.__qualname__} has no handler {name!r} ({hint})")

@@ -62,7 +62,7 @@ class Supervisor:
             return Child(actor_id, called, spec, where, restart)
 
         record = await self._branch.spawn(make)
-        return cast(A, Ref(record.child.actor_id, record.name, self._branch.root))
+        return cast(A, Ref(record.child.actor_id, record.name, self._branch.root, spec.cls))
 
     async def spawn_group(
         self,

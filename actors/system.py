@@ -194,7 +194,8 @@ class System:
         spec = record.child.spec
         if cls is not None and isinstance(spec, Spec) and not issubclass(spec.cls, cls):
             raise TypeError(f"actor {name!r} is a {spec.cls.__qualname__}, not a {cls.__qualname__}")
-        return cast(A, Ref(record.child.actor_id, record.name, root))
+        known = spec.cls if isinstance(spec, Spec) else None
+        return cast(A, Ref(record.child.actor_id, record.name, root, known))
 
     async def spawn_pool(
         self,

@@ -145,3 +145,35 @@ def test_a_wrong_limit_is_refused(wrong: Any) -> None:
     """concurrent=N"""
     with pytest.raises((TypeError, ValueError), match="concurrent="):
         rt.call(concurrent=wrong)
+
+
+class Holder(rt.Actor):
+    """Is given a reference, whose class its process may know."""
+
+    limit = 3
+
+    def plain_method(self) -> int:
+        return 1
+
+    @rt.call
+    async def misuse(self, of: Any, name: str) -> str:
+        try:
+            await getattr(of, name)()
+        except AttributeError as error:
+            return str(error)
+        return "no error"
+
+
+@PLACES
+async def test_a_reference_rejects_a_name_that_its_class_does_not_have(where: rt.Where) -> None:
+    """Friction: the call went out and came back as RemoteError; a cast was lost in silence."""
+    async with rt.System() as system:
+        holder: Any = await system.spawn(rt.spec(Holder), where=where)
+        assert not hasattr(holder, "nonsense")
+        with pytest.raises(AttributeError, match=r"Holder has no handler 'misus' \(did you mean 'misuse'\?\)"):
+            holder.misus.cast()
+        with pytest.raises(AttributeError, match="Holder.plain_method is no handler: mark it with @rt.call"):
+            holder.plain_method()
+        with pytest.raises(AttributeError, match="Holder.limit is no handler"):
+            _ = holder.limit
+        assert await holder.misuse(holder, "misus") == "Holder has no handler 'misus' (did you mean 'misuse'?)"
