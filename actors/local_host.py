@@ -112,7 +112,7 @@ class TaskHost:
 
     async def start(self, handoff: object) -> int:
         child = self.child
-        ref = Ref(child.actor_id, child.name, self._root, child.spec.cls)
+        ref = Ref(child.actor_id, child.name, self._root, child.local_spec.cls)
         try:
             actor: Any = child.local_spec.cls(*child.local_spec.args, **child.local_spec.kwargs)
             assert isinstance(actor, Actor)
@@ -262,7 +262,7 @@ class ThreadHost:
         try:
             actor: Any = child.local_spec.cls(*child.local_spec.args, **child.local_spec.kwargs)
             assert isinstance(actor, BlockingActor)
-            ref = Ref(child.actor_id, child.name, self._root, child.spec.cls)
+            ref = Ref(child.actor_id, child.name, self._root, child.local_spec.cls)
             cell = self._owner.cell = ThreadCell(actor, child.actor_id, child.name, None, self._loop)
             ctx = Context(self._owner, ref, child.name, self._incarnation)
             if self._unwanted:  # before there was a cell to stop
