@@ -329,7 +329,7 @@ class System:
         A process busy in a blocking handler answers after it. Left out are processes that end instead of answering,
         and those that have not answered in time. `metrics` and `prometheus_text` make flat figures of it.
         """
-        asked = {name: asyncio.ensure_future(host.statistics()) for name, host in self._hosts().items()}
+        asked = {name: asyncio.ensure_future(host.statistics()) for name, host in self._hosts(self._running()).items()}
         try:
             if asked:
                 await asyncio.wait(asked.values(), timeout=timeout_s)
@@ -343,11 +343,11 @@ class System:
         return figures
 
     def pids(self) -> dict[str, int]:
-        """The process ids of the living children by their actor's name."""
-        return {name: host.pid for name, host in self._hosts().items()}
+        """The process ids of the living children by their actor's name. Any thread may ask."""
+        return {name: host.pid for name, host in self._hosts(self._entered()).items()}
 
-    def _hosts(self) -> dict[str, ProcessHost]:
-        return {host.child.name: host for host in self._running().hosts.values() if host.is_ready}
+    def _hosts(self, root: RootNode) -> dict[str, ProcessHost]:
+        return {host.child.name: host for host in list(root.hosts.values()) if host.is_ready}
 
     def _running(self) -> RootNode:
         """The root's node, for who is on its loop."""

@@ -7,11 +7,13 @@ what each of them does is elsewhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from ringcast.actors.errors import NotInSystem
 from ringcast.actors.forks import FORKED_TEXT, tell_of_forks
 from ringcast.scheduler.messages import EngineInfo, SchedulerStatistics
 
@@ -53,6 +55,7 @@ class AsyncLLM:
         self._closed = False
         self._serial = itertools.count(1)
         self._left_behind: tuple[object, ...] = ()
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that started it
         tell_of_forks(self)
 
     def was_forked(self) -> None:
@@ -85,12 +88,14 @@ class AsyncLLM:
         `ModelNotFound`, `ModelUnusable`, `EngineStartFailed` and the layers' configuration errors say why
         not, and nothing is left running. Cancelling it gives the start up; it can be started again.
         """
+        await self._check_loop()
         async with self._start_lock:
             if self._ready is not None:
                 return
             if self._closed:
                 raise EngineNotReady(f"{self._failure}: make a new one")
             self._failure = ""
+            self._loop = asyncio.get_running_loop()
             self._starting = starting = asyncio.create_task(self._start(), name="start")
             try:
                 await asyncio.wait([starting])
@@ -100,10 +105,19 @@ class AsyncLLM:
                 raise
             if starting.cancelled():  # by `close`
                 raise EngineNotReady("the engine was closed while it started")
-            self._ready = starting.result()
+            try:
+                self._ready = starting.result()
+            finally:
+                if self._ready is None:
+                    self._loop = None  # it may be tried again, on any loop
 
     async def close(self) -> None:
-        """Stop the engine; live requests end with an error. Safe in any state, and twice."""
+        """Stop the engine; live requests end with an error. Safe in any state, and twice.
+
+        `EngineNotReady` on another event loop than the one that started it. If that one is closed, the engine's
+        processes are killed first.
+        """
+        await self._check_loop()
         self._closed = True
         self._failure = self._failure or "the engine was closed"
         if self._starting is not None and not self._starting.done():
@@ -115,6 +129,7 @@ class AsyncLLM:
             ready.table.fail_all(EngineNotReady("the engine was closed while the request ran"))
         if engine is not None:
             await engine.close()
+        self._loop = None
 
     async def __aenter__(self) -> AsyncLLM:
         await self.start()
@@ -290,6 +305,23 @@ class AsyncLLM:
     def request_figures(self) -> RequestFigures:
         """Counts and latencies of the requests since the start. Live: they go on changing."""
         return self._running().table.figures
+
+    async def _check_loop(self) -> None:
+        """It belongs to the loop that started it: its tasks are there."""
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            return
+        if not self._loop.is_closed():
+            raise EngineNotReady("this AsyncLLM was started on another event loop: use it and close it there")
+        engine, self._engine, self._ready, self._starting = self._engine, None, None, None
+        self._loop, self._closed = None, True
+        self._failure = (
+            "this AsyncLLM was not closed before its event loop was: its processes have been killed. "
+            "Close it on the loop that started it"
+        )
+        if engine is not None:
+            with contextlib.suppress(NotInSystem):  # its system says the same, having killed them
+                await engine.close()
+            raise EngineNotReady(self._failure)
 
     async def _started(self) -> Running:
         await self.start()
