@@ -54,6 +54,7 @@ class Remote:
     def __init__(self, name: str) -> None:
         self.name = name
         self._node: ConnectedNode | None = None
+        self._has_left = False
         self._exports: dict[str, tuple[int, str]] = {}
 
     async def __aenter__(self) -> Remote:
@@ -66,7 +67,9 @@ class Remote:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._node is not None
-        await self._node.leave()
+        if not self._has_left:
+            self._has_left = True
+            await self._node.leave()
 
     @property
     def actors(self) -> list[str]:
@@ -137,13 +140,15 @@ class ConnectedNode(ChildControl, AsyncNode):
         if self.has_forked:
             return  # it is our parent's to leave
         deadline = time.monotonic() + LEAVE_TIMEOUT_S
-        while self._ended is None and self._has_unsent() and time.monotonic() < deadline:
-            self.flush()
-            await asyncio.sleep(_LOOK_EVERY_S)
-        self._end(Cause(f"the connection to {self.name!r} was closed here"))
-        self.stop()
-        self._forget_pidfd()
-        del self.outbox, self.bell, self.board
+        try:
+            while self._ended is None and self._has_unsent() and time.monotonic() < deadline:
+                self.flush()
+                await asyncio.sleep(_LOOK_EVERY_S)
+        finally:  # a cancellation gives up what waits, and nothing else
+            self._end(Cause(f"the connection to {self.name!r} was closed here"))
+            self.stop()
+            self._forget_pidfd()
+            del self.outbox, self.bell, self.board
 
     def watch(self, ref: Ref) -> Watch:
         if self._ended is None:

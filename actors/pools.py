@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from .actor import Actor, BlockingActor
 from .context import Watch
-from .errors import ActorDied, Cause, MailboxFull
+from .errors import ActorDied, CallCancelled, Cause, MailboxFull
 from .events import Event, GaveUp, Ready, Stalled, Stopped
 from .group import Group
 from .placement import Spec
@@ -29,6 +29,7 @@ from .ref import Ref, sender_of
 A = TypeVar("A", bound=Actor | BlockingActor)
 Key = str | bytes | int
 _MAX_PENDING = 16
+_LEAVE_OUT_S: Final = 1.0  # a member whose end a call has noticed, unless an event tells more
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class _Member:
         self.in_flight = 0
         self.num_sent = 0
         self.waiting: deque[_Waiter] = deque()  # for this very member
+        self.trust_again: asyncio.TimerHandle | None = None  # it is left out since a call to it failed
         self._max_pending = max_pending
 
     @property
@@ -270,8 +272,14 @@ class Pool(Generic[A]):
             self._leave(member)
             raise
         member.num_sent += 1
-        answer.add_done_callback(lambda _: self._leave(member))
+        answer.add_done_callback(lambda _: self._ended(member, answer))
         return answer
+
+    def _ended(self, member: _Member, answer: asyncio.Future[Any]) -> None:
+        """A call to a member has ended."""
+        if not answer.cancelled():
+            self._learn_from(member, answer.exception())
+        self._leave(member)
 
     def _to_tell(self, wanted: _Member | None) -> list[_Member]:
         """The members that may be told, the best first. `ActorDied` if there is none."""
@@ -286,7 +294,8 @@ class Pool(Generic[A]):
         for member in members:
             try:
                 sender_of(member.ref).tell(member.ref, method, args, kwargs)
-            except (MailboxFull, ActorDied):
+            except (MailboxFull, ActorDied) as error:
+                self._learn_from(member, error)
                 if member is members[-1]:
                     raise
             else:
@@ -306,9 +315,27 @@ class Pool(Generic[A]):
                 tasks.append(asyncio.create_task(follower, name=f"{self.name}: watch", context=contextvars.Context()))
         weakref.finalize(self, _cancel_all, tasks).atexit = False
 
+    def _learn_from(self, member: _Member, error: BaseException | None) -> None:
+        """A call's end may be the first that is heard of a member's end: calls that wait must not follow it there."""
+        if not member.is_up or not isinstance(error, ActorDied | CallCancelled):
+            return
+        if isinstance(error, ActorDied):
+            member.cause = error.cause
+        member.is_up = False
+        member.trust_again = asyncio.get_running_loop().call_later(_LEAVE_OUT_S, self._trust_again, member)
+
+    def _trust_again(self, member: _Member) -> None:
+        """No event has told more since: it lives, and was out of reach, or it takes long to stop."""
+        member.trust_again = None
+        member.is_up = True
+        self._serve(member)
+
     def _note(self, member: _Member, event: Event) -> None:
         if isinstance(event, Stalled):
             return
+        if member.trust_again is not None:
+            member.trust_again.cancel()
+            member.trust_again = None
         member.is_up = isinstance(event, Ready)
         if isinstance(event, Ready):
             member.end = None
@@ -366,7 +393,8 @@ class _PoolStream(AbstractAsyncContextManager[Any]):
         try:
             self._reader = sender_of(member.ref).open(member.ref, *self._call)
             items = await self._reader.__aenter__()
-        except BaseException:
+        except BaseException as error:
+            pool._learn_from(member, error)
             pool._leave(member)
             raise
         member.num_sent += 1
@@ -380,6 +408,8 @@ class _PoolStream(AbstractAsyncContextManager[Any]):
         try:
             return await self._reader.__aexit__(kind, error, trace)
         finally:
+            if isinstance(error, ActorDied) and error.name == self._member.ref._name:
+                self._pool._learn_from(self._member, error)
             self._pool._leave(self._member)
 
 

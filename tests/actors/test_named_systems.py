@@ -256,6 +256,22 @@ async def test_who_gives_up_before_the_answer_takes_no_slot(name: str) -> None:
                 await eventually(lambda: serving.clients == [])
 
 
+async def test_a_cancelled_leave_gives_up_what_waits_and_leaves_all_the_same(name: str) -> None:
+    async with rt.System() as system:
+        tally = await system.spawn(rt.spec(Tally), where=rt.process())
+        async with rt.serve(system, name, {"tally": tally}) as serving:
+            remote = rt.connect(name)
+            await remote.__aenter__()
+            remote.find("tally", Tally).add.cast(1)  # waits until it is known where the actor lives
+            leaving = asyncio.create_task(remote.__aexit__(None, None, None))
+            await asyncio.sleep(0)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            await eventually(lambda: serving.clients == [])
+            await remote.__aexit__(None, None, None)  # again is allowed
+
+
 async def test_more_programs_than_free_slots_are_refused(name: str) -> None:
     async with rt.System(ring_bytes=4096) as system:
         counter = await system.spawn(rt.spec(Counter, 0))

@@ -176,6 +176,27 @@ async def test_calls_go_round_a_dead_member_until_it_is_back(system: rt.System) 
     assert await rt.retry(pool.any.who)() == 0, "an idempotent call is repeated at another member"
 
 
+async def test_calls_that_wait_do_not_follow_a_member_into_its_end(system: rt.System) -> None:
+    """A member's death, and its planned restart, fail what is in flight there, and none of the calls that wait."""
+    restart = rt.Restart("permanent", backoff_s=0.01)
+    specs = [rt.spec(Worker, i) for i in range(2)]
+    pool = await system.spawn_pool(specs, name="w", restart=restart, max_pending=2)
+    key = next(key for key in range(100) if pool.at(key)._name == "w[0]")
+    for end in (lambda: system.kill(pool.members[0], "a test"), lambda: system.restart(pool.members[0])):
+        in_flight = [asyncio.ensure_future(pool.at(key).held(number)) for number in range(2)]
+        while len(await pool.members[0].noted()) < 2:
+            await asyncio.sleep(0.001)
+        waiting = [asyncio.ensure_future(pool.at(key).who()) for _ in range(8)]
+        ending = end()
+        async with asyncio.timeout(20):
+            if ending is not None:
+                await ending
+            assert await asyncio.gather(*waiting) == [0] * 8
+        for call in in_flight:
+            with pytest.raises((rt.ActorDied, rt.CallCancelled)):
+                await call
+
+
 async def test_when_all_are_down_calls_wait_and_when_all_are_gone_they_fail(system: rt.System) -> None:
     restart = rt.Restart("permanent", max_restarts=1, backoff_s=0.05)
     pool = await system.spawn_pool([rt.spec(Worker, i) for i in range(2)], name="w", restart=restart)
