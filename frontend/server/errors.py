@@ -9,6 +9,10 @@ from ..errors import EngineDead, EngineNotReady, FrontendError, InvalidRequest, 
 from .request_context import DeadlinePassed
 
 
+_MOST_MESSAGE = 1200  # characters of an error's message
+_MOST_PARAM = 150
+
+
 class UnknownModel(FrontendError):
     """The client's fault: it asked for a model that is not served here."""
 
@@ -24,10 +28,17 @@ class ErrorReply:
     code: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """The JSON body. What is no Unicode text, and came from the client, is escaped."""
-        message = self.message.encode("utf-8", "backslashreplace").decode()
-        param = self.param and self.param.encode("utf-8", "backslashreplace").decode()
+        """The JSON body. What came from the client is escaped if it is no Unicode text, and cut if it is long."""
+        message = _shortened(self.message, _MOST_MESSAGE)
+        param = self.param and _shortened(self.param, _MOST_PARAM)
         return {"error": {"message": message, "type": self.type, "param": param, "code": self.code}}
+
+
+def _shortened(text: str, most: int) -> str:
+    """Without the middle of a long one: what is wrong stands at its beginning, and what helps at its end."""
+    if len(text) > most:
+        text = f"{text[: most - most // 3]} [...] {text[-(most // 3) :]}"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ErrorReply:

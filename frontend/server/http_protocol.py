@@ -23,6 +23,24 @@ _CLOSE_WAIT = 8  # Linux's TCP_CLOSE_WAIT: the other side has shut down its send
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 1.0
 
 
+class _AnyLength(int):
+    """What an answer without a known length may still have: as much as comes, and nothing is missing at its end."""
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: int) -> _AnyLength:
+        return self
+
+    __hash__ = int.__hash__
+
+
+_ANY_LENGTH = _AnyLength()
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection. A head is a request's line and headers."""
 
@@ -33,6 +51,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # of the head that is coming in
         self._is_refused = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._body_bytes = 0  # of all bodies
+        self._framing_bytes = 0  # of a body's framing, since there was something of the body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -50,11 +70,20 @@ class HttpProtocol(HttpToolsProtocol):
                 self._expect_head()
             # At most the limit and what the socket gave at once is looked at: the parser keeps what is not whole.
             self._head_bytes += len(data)
+        body_bytes = self._body_bytes
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > self._settings.max_header_bytes:
-            self._refuse_size()
+        if self._is_in_head:
+            if self._head_bytes > self._settings.max_header_bytes:
+                self._refuse_size()
+            return
+        # What is neither head nor body: extensions of chunks, and trailers behind the last one.
+        self._framing_bytes = self._framing_bytes + len(data) if body_bytes == self._body_bytes else 0
+        if self._framing_bytes > self._settings.max_header_bytes:
+            self._refuse_framing()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_in_head:
+            return  # a trailer: nobody reads it
         super().on_header(name, value)
         self._header_bytes += len(name) + len(value) + 4  # with the colon, the space and the line's end
 
@@ -71,8 +100,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse_size()
             return
         super().on_headers_complete()
+        if self.cycle is not None and self.scope["http_version"] == "1.0":
+            # It knows no chunks: a stream ends where the connection does.
+            self.cycle.chunked_encoding = False
+            self.cycle.expected_content_length = _ANY_LENGTH
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
         if not self._is_refused:
             super().on_body(body)
 
@@ -128,11 +162,34 @@ class HttpProtocol(HttpToolsProtocol):
         text = f"the headers are larger than {self._settings.max_header_bytes} bytes, the server's limit: send less"
         self._refuse(ErrorReply(431, text, "invalid_request_error", None, "headers_too_large"))
 
+    def _refuse_framing(self) -> None:
+        text = (
+            f"there are more than {self._settings.max_header_bytes} bytes of chunk extensions or trailers, the "
+            "server's limit: send none"
+        )
+        reply = ErrorReply(431, text, "invalid_request_error", None, "headers_too_large")
+        self._is_refused = True
+        if self.pipeline or self.cycle is None or self.cycle.response_started:
+            self.transport.abort()
+        else:
+            self._answer(reply)
+
+    def send_400_response(self, msg: str) -> None:
+        """For what is no HTTP, in the shape of all errors."""
+        if self.cycle is not None and not self.cycle.response_complete:  # an answer is on its way, maybe a part of it
+            self.transport.abort()
+            return
+        text = "this is no valid HTTP/1.1 request: send one (and check for a TLS client, or a second Content-Length)"
+        self._answer(ErrorReply(400, text, "invalid_request_error", None, "invalid_http"))
+
     def _refuse(self, reply: ErrorReply) -> None:
         self._is_refused = True
         if self.cycle is not None and not self.cycle.response_complete:  # of a request before it: it has the word
             self.cycle.keep_alive = False
             return
+        self._answer(reply)
+
+    def _answer(self, reply: ErrorReply) -> None:
         body = json.dumps(reply.body()).encode()
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[reply.status] + head + body)

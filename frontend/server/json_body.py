@@ -6,9 +6,10 @@ say what is wrong and where, and hold on to nothing of the body.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request
@@ -17,11 +18,14 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from ..parameter_checks import HALF_PAIR
+from ..threads import in_thread
 from .errors import ErrorReply, invalid
 
 MOST_VALUES = 1 << 18  # texts and numbers; a prompt of ids has one for each
+MOST_TEXTS = 1 << 16  # keys among them: each is an object to be made
 MOST_CONTAINERS = 1 << 14  # lists and objects
 MOST_TEXT_BYTES = 12 << 20  # of one text; a million characters at least, however they are escaped
+_SLICE = 1 << 16  # bytes that are looked at in one go
 # A backslash, or the beginning of a \\uXX, at the end, that no backslash before it escapes.
 _OPEN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]?)?)\Z")
 _MAY_BE_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -44,15 +48,19 @@ class JsonRequest(Request):
             self._shape = shape = Shape()
             pieces: list[bytes] = []
             async for piece in self.stream():
-                shape.feed(piece)
+                for at in range(0, len(piece), _SLICE):
+                    if at:
+                        await asyncio.sleep(0)
+                    shape.feed(piece[at : at + _SLICE])
                 pieces.append(piece)
                 if shape.is_too_much():
                     pieces.clear()
             if shape.is_too_much():
                 raise BodyRefused(
                     invalid(
-                        f"the body has more than {MOST_VALUES} values or {MOST_CONTAINERS} lists and objects, or a "
-                        f"text of more than {MOST_TEXT_BYTES} bytes: send several requests, or texts instead of ids",
+                        f"the body has more than {MOST_VALUES} values, {MOST_TEXTS} texts or {MOST_CONTAINERS} lists "
+                        f"and objects, or a text of more than {MOST_TEXT_BYTES} bytes: send several requests, or a "
+                        "text instead of ids",
                         None,
                         "body_too_complex",
                     )
@@ -68,7 +76,11 @@ class JsonRequest(Request):
         except (ValueError, RecursionError) as error:
             problem = _problem(error)
         else:
-            if self._shape.may_have_half_pairs and (path := next(_half_pairs(value, []), None)) is not None:
+            path = None
+            if self._shape.may_have_half_pairs:
+                # Emoji look like it, too. On a thread, where Python code holds nobody up for long.
+                path = _half_pair(value) if len(body) <= _SLICE else await in_thread(_half_pair, value)
+            if path is not None:
                 name = ".".join(map(str, path)) or "the body"
                 text = f"{name}: the text holds half of a surrogate pair: it is no Unicode text"
                 raise BodyRefused(invalid(text, str(path[0]) if path else None, "invalid_value"))
@@ -93,6 +105,7 @@ class Shape:
 
     def __init__(self) -> None:
         self.num_values = 0
+        self.num_texts = 0
         self.num_containers = 0
         self.longest_text_bytes = 0
         self.may_have_half_pairs = False  # there are escapes like those of surrogates
@@ -104,6 +117,7 @@ class Shape:
         """Whether decoding it would take long."""
         return (
             self.num_values > MOST_VALUES
+            or self.num_texts > MOST_TEXTS
             or self.num_containers > MOST_CONTAINERS
             or max(self.longest_text_bytes, self._text_bytes) > MOST_TEXT_BYTES
         )
@@ -120,6 +134,7 @@ class Shape:
         parts = piece.split(b'"')
         first = 1 if self._is_in_text else 0
         outside = b"".join(parts[first::2])
+        self.num_texts += (len(parts) - first) // 2  # that begin here
         if self._is_in_text:
             self._text_bytes += len(parts[0])
         if len(parts) > first:
@@ -143,16 +158,18 @@ def _problem(error: ValueError | RecursionError) -> str:
     return "the body holds a number with too many digits"
 
 
-def _half_pairs(value: Any, path: list[str | int]) -> Iterator[list[str | int]]:
-    """Where texts hold half of a surrogate pair."""
+def _half_pair(value: Any) -> list[str | int] | None:
+    """Where a text holds half of a surrogate pair."""
     if isinstance(value, str):
-        if HALF_PAIR.search(value):
-            yield path
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _half_pairs(item, [*path, index])
-    elif isinstance(value, dict):
+        return [] if HALF_PAIR.search(value) else None
+    if isinstance(value, dict):
         for key, item in value.items():
             if HALF_PAIR.search(key):
-                yield path
-            yield from _half_pairs(item, [*path, key])
+                return []
+            if not isinstance(item, int) and (path := _half_pair(item)) is not None:
+                return [key, *path]
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if not isinstance(item, int) and (path := _half_pair(item)) is not None:
+                return [index, *path]
+    return None
