@@ -8,7 +8,6 @@ from typing import Any
 from ..errors import EngineDead, EngineNotReady, FrontendError, InvalidRequest, UnsupportedParameter
 from .request_context import DeadlinePassed
 
-
 _MOST_MESSAGE = 1200  # characters of an error's message
 _MOST_PARAM = 150
 
