@@ -124,7 +124,7 @@ class GenerationRequest(BaseModel):
                 text = "stream_options.continuous_usage_stats needs include_usage: true: set it, or leave both out"
                 raise InvalidRequest(text, "stream_options")
         if self.stream and self.prompt_logprobs is not None:
-            raise InvalidRequest("prompt_logprobs is told in whole answers only: leave out stream", "prompt_logprobs")
+            raise InvalidRequest("prompt_logprobs is not supported with stream=true: leave out one of them", "prompt_logprobs")
 
     def answer_limit(self) -> int | None:
         """How many tokens an answer may have; None: to the end of the context."""
