@@ -124,7 +124,8 @@ class GenerationRequest(BaseModel):
                 text = "stream_options.continuous_usage_stats needs include_usage: true: set it, or leave both out"
                 raise InvalidRequest(text, "stream_options")
         if self.stream and self.prompt_logprobs is not None:
-            raise InvalidRequest("prompt_logprobs is not supported with stream=true: leave out one of them", "prompt_logprobs")
+            text = "prompt_logprobs is not supported with stream=true: leave out one of them"
+            raise InvalidRequest(text, "prompt_logprobs")
 
     def answer_limit(self) -> int | None:
         """How many tokens an answer may have; None: to the end of the context."""
