@@ -143,8 +143,9 @@ class Pool(Generic[A]):
         self._waiting: deque[_Waiter] = deque()  # for any member
         self._numbers = itertools.count()
         self._first = 0  # where the search for the least loaded one begins
-        self._any = Ref(0, name, _Choice(self, None))
-        self._at = [Ref(0, f"{name}[{index}]", _Choice(self, member)) for index, member in enumerate(self._members)]
+        cls = self._members[0].ref._cls  # names that the actors do not have are rejected, as by their references
+        self._any = Ref(0, name, _Choice(self, None), cls)
+        self._at = [Ref(0, f"{name}[{i}]", _Choice(self, member), cls) for i, member in enumerate(self._members)]
         self._watch()
 
     @property

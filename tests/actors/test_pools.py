@@ -274,6 +274,14 @@ async def test_a_pool_of_nothing_and_wrong_bounds_are_refused_at_once(system: rt
     assert system.pids() == {}
 
 
+async def test_a_name_that_the_members_do_not_have_is_rejected_at_once(system: rt.System) -> None:
+    pool = await local_pool(system)
+    with pytest.raises(AttributeError, match="whom"):
+        pool.any.whom  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="whom"):
+        pool.at("key").whom  # type: ignore[attr-defined]  # noqa: B018
+
+
 async def test_a_pool_that_is_dropped_watches_nobody(system: rt.System) -> None:
     import gc
 
