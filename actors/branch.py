@@ -153,6 +153,8 @@ class Branch(Member):
                 self._tell_ready()
             return
         member, error = broken
+        if error is not None:
+            _tell_failed_restart(member, error, set())
         self.cause = member.cause
         if isinstance(error, ResourcesExhausted):
             self.incarnation -= 1
@@ -289,6 +291,7 @@ class Branch(Member):
         A start that found no resources ``counts`` against no budget: it is tried again later.
         """
         attempt, num_scarce = 0, 0
+        told: set[str] = set()
         while True:
             if counts and member.is_excused:
                 attempt = member.budget.num_spent() + 1
@@ -325,6 +328,8 @@ class Branch(Member):
             if broken is None:
                 return
             member, error = broken
+            if error is not None:
+                _tell_failed_restart(member, error, told)
             counts = not isinstance(error, ResourcesExhausted)
 
     async def _start_members(self, members: Sequence[Member]) -> tuple[Member, Exception | None] | None:
@@ -333,13 +338,6 @@ class Branch(Member):
             try:
                 await member.start()
             except Exception as error:  # StartFailed; or e.g. arguments that do not travel any more
-                log.log(
-                    logging.WARNING if isinstance(error, StartFailed) else logging.ERROR,
-                    "restart of %r failed: %s",
-                    member.name,
-                    member.cause.summary,
-                    exc_info=None if isinstance(error, StartFailed) else error,
-                )
                 return member, error
         return next(((member, None) for member in members if member.state is State.DOWN), None)
 
@@ -362,7 +360,7 @@ class Branch(Member):
     def _too_many(self, member: Member, spent: int) -> Cause:
         text = (
             f"supervisor {self.name!r} restarted members {spent} times within {self._budget.within_s:g} s, "
-            f"the last time because of {member.name!r}: {member.cause.summary}"
+            f"the last time because of {member.name!r}: {member.cause.one_line()}"
         )
         return Cause(text, member.cause.exit_code, stderr_tail=str(member.cause))
 
@@ -391,10 +389,24 @@ class Branch(Member):
         self.parent.member_died(self, clean=False)
 
 
+def _tell_failed_restart(member: Member, error: Exception, told: set[str]) -> None:
+    """Log it, but not again for the same reason: ``told`` are those of this repair."""
+    reason = f"{member.name}: {member.cause.error_line() or member.cause.exit_code}"
+    known, is_expected = reason in told, isinstance(error, StartFailed)
+    told.add(reason)
+    log.log(
+        logging.DEBUG if known else logging.WARNING if is_expected else logging.ERROR,
+        "restart of %r failed: %s",
+        member.name,
+        member.cause.one_line(),
+        exc_info=None if is_expected else error,
+    )
+
+
 _CANCELLED: Final = Cause("its start was cancelled")
 
 
 def _too_often(member: Member, attempt: int) -> Cause:
     cause = member.cause
-    text = f"it died {attempt} times within {member.budget.within_s:g} s, the last time: {cause.summary}"
+    text = f"it died {attempt} times within {member.budget.within_s:g} s, the last time: {cause.one_line()}"
     return Cause(text, cause.exit_code, stderr_tail=str(cause))

@@ -50,6 +50,15 @@ class Cause:
         detail = self.traceback or self.stderr_tail
         return f"{self.summary}{where}" + (f"\n{detail.rstrip()}" if detail else "")
 
+    def error_line(self) -> str:
+        """The error that the actor ended with: the last line of the traceback; empty if there is none."""
+        return next((line for line in reversed(self.traceback.splitlines()) if line and not line[0].isspace()), "")
+
+    def one_line(self) -> str:
+        """How it ended, and the error that it ended with."""
+        error = self.error_line()
+        return f"{self.summary}: {error}" if error and error not in self.summary else self.summary
+
 
 class ActorDied(ActorError):
     """The callee's death: it ended before it answered, or is not there now. ``cause`` says why.

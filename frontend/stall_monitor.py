@@ -52,6 +52,7 @@ class StallClock:
         self._tick_s = tick_s
         self._progress: object = None
         self._where = ""
+        self._since_s = 0.0  # Unix time of the look that saw progress last
         self._looked_at: float | None = None
 
     def look(self, *, is_awaited: bool, progress: object, where: str, now_s: float) -> None:
@@ -61,6 +62,7 @@ class StallClock:
         self._where = where
         if not is_awaited or progress != self._progress:
             self._progress = progress
+            self._since_s = time.time()
             self.waited_s = 0.0
         else:
             self.waited_s += elapsed_s
@@ -75,7 +77,7 @@ class StallClock:
         """Its stall, if it has one."""
         if self.waited_s < self._limit_s:
             return None
-        return Stall(self.actor, self._where, time.time() - self.waited_s, self.waited_s)
+        return Stall(self.actor, self._where, self._since_s, self.waited_s)
 
 
 class StallMonitor:
