@@ -48,6 +48,11 @@ def serve(system: System, name: str, actors: Mapping[str, object]) -> Serving:
     """
     if not actors:
         raise ActorError(f"serve({name!r}) exports nothing: give references by name, {{'counter': counter}}")
+    for label in actors:
+        if not isinstance(label, str) or not label:
+            raise TypeError(
+                f"serve({name!r}) exports an actor as {label!r}: names of actors are strings, and not empty"
+            )
     return Serving(system, name, actors)
 
 

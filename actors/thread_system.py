@@ -23,6 +23,8 @@ def start_in_thread(system: System | None = None) -> ThreadPortal:
 
     Start it after a fork, not before: in a forked process the portal raises `NotInSystem`.
     """
+    if system is not None and not isinstance(system, System):
+        raise TypeError(f"start_in_thread takes a system that was not entered, rt.System(...), not {system!r}")
     return ThreadPortal(system or System())
 
 

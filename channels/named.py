@@ -27,7 +27,7 @@ from .outbox import Outbox
 from .placed import HeldRecord
 from .ring import ALL_READERS, DEFAULT_CAPACITY, RingReader, RingWriter
 from .segment import create_segment
-from .spill import SPILL_LIMIT_BYTES, Policy
+from .spill import POLICIES, SPILL_LIMIT_BYTES, Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -107,6 +107,10 @@ class WriterSide:
     def __init__(self, name: str, capacity: int, readers: int | None, policy: Policy, spill_limit_bytes: int) -> None:
         if readers is not None and not 1 <= readers <= MAX_READERS:
             raise ValueError(f"readers is {readers}: give 1 to {MAX_READERS}, or None for any number")
+        if policy not in POLICIES:
+            raise ValueError(f"policy is {policy!r}: it must be one of {', '.join(POLICIES)}")
+        if spill_limit_bytes <= 0:
+            raise ValueError(f"spill_limit_bytes is {spill_limit_bytes}: it must be positive")
         self.name = name
         self.expected = readers
         self.attached = 0  # how many have ever been
@@ -241,8 +245,12 @@ class NamedWriter:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._nudge_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._close_lock = threading.Lock()  # one thread closes, others wait for that
+        self._is_closing = False  # a send that waits for space holds the other lock, and gives up
         self._closed = False
-        self._sender = Sender(side.outbox, side.bell, watch=side.fds, look=self._look)
+        self._sender = Sender(
+            side.outbox, side.bell, watch=lambda: [*side.fds(), self._nudge_fd], look=self._look_while_sending
+        )
         self._attendant = threading.Thread(target=self._attend, name=f"channel {side.name}", daemon=True)
         self._attendant.start()
         import atexit
@@ -252,14 +260,21 @@ class NamedWriter:
     def send(self, payload: Buffer | Sequence[Buffer], type: int = 0, timeout_s: float | None = None) -> None:
         """Send one message to the readers that are attached now; waits for space, for ever if ``timeout_s`` is None.
 
-        ``TimeoutError`` says who held the space, and nothing was sent; `RingFull` if the policy refuses. Without
-        readers the message is lost: see `wait_for_readers`.
+        ``TimeoutError`` says who held the space, and nothing was sent; `RingFull` if the policy refuses;
+        `ChannelError` if another thread closes the channel meanwhile. Without readers the message is lost: see
+        `wait_for_readers`.
         """
-        with self._lock:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+            raise TimeoutError(f"channel {self.name!r}: another thread's send has waited for space for {timeout_s} s")
+        try:
             self._check_open()
-            self._sender.send(payload, ALL_READERS, type, timeout_s)
+            left_s = None if deadline is None else deadline - time.monotonic()
+            self._sender.send(payload, ALL_READERS, type, left_s)
             if self._side.outbox.uses_links:
                 os.eventfd_write(self._nudge_fd, 1)  # what the sockets did not take goes when they do
+        finally:
+            self._lock.release()
 
     def wait_for_readers(self, count: int = 1, timeout_s: float | None = None) -> None:
         """Wait until so many are attached; ``TimeoutError`` if they are not in time."""
@@ -286,18 +301,31 @@ class NamedWriter:
 
         ``TimeoutError`` if a reader did not take what waits on its socket in time; the channel is closed all the same.
         """
-        with self._lock:
+        with self._close_lock:
             if self._closed:
                 return
-            self._closed = True
-            self._side.door.close()
-            try:
-                self._side.outbox.close()
-                self._side.outbox.flush()
-                self._sender.finish(timeout_s)
-            finally:
-                os.eventfd_write(self._nudge_fd, 1)
-                self._changed.notify_all()
+            self._is_closing = True
+            os.eventfd_write(self._nudge_fd, 1)
+            self._close(timeout_s)
+
+    def _close(self, timeout_s: float) -> None:
+        try:
+            with self._lock:
+                self._closed = True
+                self._take_nudge()
+                self._side.door.close()
+                try:
+                    self._side.outbox.close()
+                    self._side.outbox.flush()
+                    self._sender.finish(timeout_s)
+                finally:
+                    os.eventfd_write(self._nudge_fd, 1)
+                    self._changed.notify_all()
+        finally:
+            if self._closed:  # else the wait for the lock was interrupted, and it can be closed again
+                self._let_go()
+
+    def _let_go(self) -> None:
         self._attendant.join()
         import atexit
 
@@ -329,8 +357,7 @@ class NamedWriter:
                     watched.register(link.fileno(), select.POLLIN | select.POLLOUT)
             watched.poll()
             with self._lock:  # a send that waits for space has done all this by then
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._nudge_fd)
+                self._take_nudge()
                 self._look()
                 for link in self._side.outbox.links_pending():
                     link.pump()
@@ -339,8 +366,18 @@ class NamedWriter:
         self._side.look()
         self._changed.notify_all()
 
+    def _take_nudge(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._nudge_fd)
+
+    def _look_while_sending(self) -> None:
+        self._take_nudge()
+        if not self._closed:  # else it is the last send, by `close` itself
+            self._check_open()
+        self._look()
+
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closing:
             raise ChannelError(f"channel {self.name!r} is closed")
 
 

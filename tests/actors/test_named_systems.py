@@ -228,6 +228,8 @@ async def test_wrong_names_and_exports_fail_at_once(name: str) -> None:
         counter = await system.spawn(rt.spec(Counter, 0))
         with pytest.raises(rt.ActorError, match="exports nothing"):
             rt.serve(system, name, {})
+        with pytest.raises(TypeError, match="exports an actor as 5: names of actors are strings"):
+            rt.serve(system, name, {5: counter})  # type: ignore[dict-item]
         with pytest.raises(rt.NotInSystem):
             async with rt.serve(stranger, name, {"counter": counter}):
                 pass

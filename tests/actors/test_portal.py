@@ -207,3 +207,8 @@ print(portal.call(echo.echo, 3), flush=True)
     assert "this is a fork of it: start a system after the fork" in lines[1]
     assert (lines[2:], code) == (["3", "stopped in order"], 0)
     assert "Traceback" not in err
+
+
+def test_only_a_system_is_started_in_a_thread() -> None:
+    with pytest.raises(TypeError, match="takes a system that was not entered"):
+        rt.start_in_thread(rt.System)  # type: ignore[arg-type]

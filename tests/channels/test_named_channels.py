@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,6 +225,42 @@ def test_a_reader_that_leaves_holds_up_nobody(name: str) -> None:
                 writer.wait_for_readers()
                 for _ in range(3):
                     writer.send(bytes(400), timeout_s=10)
+
+
+def test_closing_ends_a_send_that_waits_for_space(name: str) -> None:
+    writer = channels.create(name, capacity=4096)
+    with channels.open(name):
+        raised: list[BaseException] = []
+
+        def fill() -> None:
+            try:
+                while True:
+                    writer.send(bytes(64))
+            except channels.ChannelError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=fill, daemon=True)
+        thread.start()
+        while True:  # until its send waits; another thread's time-out counts all the same
+            try:
+                writer.send(bytes(64), timeout_s=0.05)
+            except TimeoutError as error:
+                if "another thread's send" in str(error):
+                    break
+        closer = threading.Thread(target=writer.close, daemon=True)
+        closer.start()
+        for ending in (closer, thread):
+            ending.join(20)
+            assert not ending.is_alive()
+        assert f"channel {name!r} is closed" in str(raised[0])
+
+
+def test_a_wrong_policy_is_refused_before_the_name_is_taken(name: str) -> None:
+    with pytest.raises(ValueError, match="policy is 'drop': it must be one of wait, spill, reject"):
+        channels.create(name, policy="drop")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="spill_limit_bytes is 0"):
+        channels.create(name, policy="spill", spill_limit_bytes=0)
+    assert entries(name) == []
 
 
 def test_policies_of_a_slow_reader(name: str) -> None:
