@@ -307,7 +307,7 @@ class Branch(Member):
                     return
                 delay_s = self._delay_s(member.restart, attempt)
             else:
-                delay_s = min(FIRST_SCARCITY_DELAY_S * 2.0**num_scarce, MAX_SCARCITY_DELAY_S)
+                delay_s = _doubled(FIRST_SCARCITY_DELAY_S, num_scarce, MAX_SCARCITY_DELAY_S)
                 num_scarce += 1
                 log.warning("%r is started again in %.1f s: %s", member.name, delay_s, member.cause.summary)
             affected = self._affected(member)
@@ -354,8 +354,7 @@ class Branch(Member):
         ]
 
     def _delay_s(self, policy: Restart, attempt: int) -> float:
-        delay_s: float = min(policy.backoff_s * 2.0 ** (attempt - 1), policy.max_backoff_s)
-        return delay_s * (1 + 0.2 * self._random.random())
+        return _doubled(policy.backoff_s, attempt - 1, policy.max_backoff_s) * (1 + 0.2 * self._random.random())
 
     def _too_many(self, member: Member, spent: int) -> Cause:
         text = (
@@ -401,6 +400,11 @@ def _tell_failed_restart(member: Member, error: Exception, told: set[str]) -> No
         member.cause.one_line(),
         exc_info=None if is_expected else error,
     )
+
+
+def _doubled(first_s: float, times: int, max_s: float) -> float:
+    """A delay that was doubled so many times, and is no longer than ``max_s``."""
+    return min(first_s * 2.0 ** min(times, 64), max_s)  # a float ends at 2 to the 1,024th
 
 
 _CANCELLED: Final = Cause("its start was cancelled")

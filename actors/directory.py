@@ -78,6 +78,8 @@ class Directory:
 
     def named(self, name: str) -> Record:
         """The actor of that name; `ActorError`, with the names that are like it, if none is alive."""
+        if not isinstance(name, str):
+            raise TypeError(f"an actor's name is a string, not {name!r}")
         record = self._by_name.get(name)
         if record is not None:
             return record

@@ -77,6 +77,16 @@ class process:  # a value class with a verb's name: reads as where=rt.process()
 Where = Here | process
 
 
+def check_budget(owner: str, max_restarts: object, within_s: float) -> None:
+    """Raise unless something may be restarted so many times within such a period; ``owner`` begins the message."""
+    if not isinstance(max_restarts, int):
+        raise TypeError(f"{owner}max_restarts is {max_restarts!r}: give a whole number")
+    if max_restarts < 0:
+        raise ValueError(f"{owner}max_restarts is {max_restarts}: it cannot be negative")
+    if not within_s > 0:
+        raise ValueError(f"{owner}within_s is {within_s}: it must be positive seconds")
+
+
 @dataclass(frozen=True, slots=True)
 class Restart:
     """When a dead actor is started again.
@@ -104,8 +114,9 @@ class Restart:
             raise ValueError(f"Restart.on_stall is {self.on_stall!r}: use 'report' or 'kill'")
         if self.outside_kills not in ("count", "ignore"):
             raise ValueError(f"Restart.outside_kills is {self.outside_kills!r}: use 'count' or 'ignore'")
-        for name in ("max_restarts", "within_s", "backoff_s", "max_backoff_s"):
-            if getattr(self, name) < 0:
+        check_budget("Restart.", self.max_restarts, self.within_s)
+        for name in ("backoff_s", "max_backoff_s"):
+            if not getattr(self, name) >= 0:  # false for NaN, too
                 raise ValueError(f"Restart.{name} is {getattr(self, name)}: it cannot be negative")
 
 

@@ -14,7 +14,7 @@ from .actor import Actor, BlockingActor
 from .branch import Branch, Strategy
 from .group import Group
 from .host import Child
-from .placement import Restart, Spec, Where, check_spawn, here, process
+from .placement import Restart, Spec, Where, check_budget, check_spawn, here, process
 from .ref import Ref, number_of
 from .tasks import ended, settled
 
@@ -127,6 +127,7 @@ class Supervisor:
         self._branch.check_open()
         if strategy not in ("one_for_one", "one_for_all", "rest_for_one"):
             raise ValueError(f"strategy is {strategy!r}: use 'one_for_one', 'one_for_all' or 'rest_for_one'")
+        check_budget(f"supervise({name!r}): ", max_restarts, within_s)
         below = Branch(
             name,
             self._branch.root,

@@ -73,7 +73,11 @@ class MessageTimer(Timer):
             return
         if self._repeats:
             now = time.monotonic()
-            self._due += self._seconds * max(1, math.ceil((now - self._due) / self._seconds))
+            late = now - self._due
+            if late < self._seconds:
+                self._due += self._seconds
+            else:  # some were missed: the next multiple from now on
+                self._due = now + self._seconds - late % self._seconds
             self._handle = self._call_later(max(0.0, self._due - now), self._fire)
         else:
             self.is_active = False
@@ -137,6 +141,8 @@ def start_timer(cell: Cell, call_later: CallLater, msg: object, seconds: float, 
 
 
 def check_seconds(seconds: float, repeats: bool) -> None:
-    """``ValueError`` for times that do not come."""
+    """``ValueError`` for times that do not come, ``TypeError`` for what is no time."""
+    if not hasattr(seconds, "__float__"):
+        raise TypeError(f"a timer is given a number of seconds, not {seconds!r}")
     if not (0 <= seconds < math.inf) or (repeats and seconds == 0):
         raise ValueError(f"a timer of {seconds} seconds: give a finite number {'above' if repeats else 'not below'} 0")

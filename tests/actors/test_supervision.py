@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from actor_zoo import Counter, FailsAtRestart, Farewell, Keeper
@@ -158,3 +159,50 @@ async def test_wrong_policies_are_refused_with_the_field_and_the_value(system: r
         rt.Restart("always")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"Restart.on_stall is 'ignore'"):
         rt.Restart(on_stall="ignore")  # type: ignore[arg-type]
+
+
+class Fleeting(rt.Actor):
+    """Ends as soon as it runs, for as long as told."""
+
+    left = 0
+
+    async def run(self, ctx: rt.Context) -> None:
+        if Fleeting.left:
+            Fleeting.left -= 1
+            raise ValueError("as told")
+        await asyncio.Event().wait()
+
+    @rt.call
+    async def ping(self) -> str:
+        return "pong"
+
+
+async def test_delays_stay_finite_after_more_deaths_than_a_float_can_double(system: rt.System) -> None:
+    Fleeting.left = 1_030
+    policy = rt.Restart("permanent", max_restarts=10_000, within_s=1e9, backoff_s=1e-9, max_backoff_s=1e-9)
+    actor = await system.spawn(rt.spec(Fleeting), restart=policy)
+    async with asyncio.timeout(60):
+        async for event in system.watch(actor):
+            if isinstance(event, rt.Ready) and event.incarnation == 1_031:
+                break
+    assert await actor.ping() == "pong"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"backoff_s": float("nan")}, "backoff_s is nan: it cannot be negative"),
+        ({"max_backoff_s": -1}, "max_backoff_s is -1: it cannot be negative"),
+        ({"within_s": 0}, "within_s is 0: it must be positive seconds"),
+        ({"max_restarts": -1}, "max_restarts is -1: it cannot be negative"),
+        ({"max_restarts": 1.5}, "max_restarts is 1.5: give a whole number"),
+    ],
+)
+async def test_wrong_budgets_are_refused_at_once(system: rt.System, wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=text):
+        rt.Restart("permanent", **wrong)
+    if "backoff" not in text:
+        with pytest.raises((ValueError, TypeError), match=text):
+            system.supervise("pool", **wrong)
+    with pytest.raises(TypeError, match="an actor's name is a string, not 5"):
+        system.find(5)  # type: ignore[arg-type]

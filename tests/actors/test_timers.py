@@ -66,16 +66,20 @@ class Clock(rt.Actor):
             lambda: self.ctx.after(float("inf"), Clock.note.msg("x")),
             lambda: self.ctx.after(1, self.note),
             lambda: self.ctx.after(1, BlockingClock.tick.msg()),
+            lambda: self.ctx.every("1", Clock.note.msg("x")),  # type: ignore[arg-type]
         ]
         wrong[number]()
 
 
 class BlockingClock(rt.BlockingActor):
+    def __init__(self, interval_s: float = 0.02) -> None:
+        self.interval_s = interval_s
+
     def on_start(self, ctx: rt.Context, handoff: object) -> None:
         self.seen: list[str] = []
         self.once = ctx.after(0.05, BlockingClock.note.msg("once"))
         self.never = ctx.after(0.1, BlockingClock.note.msg("never"))
-        self.beat = ctx.every(0.02, BlockingClock.tick.msg())
+        self.beat = ctx.every(self.interval_s, BlockingClock.tick.msg())
 
     @rt.call
     def note(self, what: str) -> None:
@@ -142,6 +146,19 @@ async def test_a_blocking_actor_has_timers_too(system: rt.System, where: rt.Wher
     assert sorted(await clock.names()) == ["once"] + ["tick"] * 5
 
 
+@WHERES
+async def test_an_interval_of_almost_nothing_makes_an_actor_busy_and_no_more(
+    system: rt.System, where: rt.Where
+) -> None:
+    blocking = await system.spawn(rt.spec(BlockingClock, 1e-320), where=where)
+    clock = await system.spawn(rt.spec(Clock), where=where)
+    await clock.every(1e-320, "busy")
+    await until(clock, "busy", 3)
+    async with asyncio.timeout(10):
+        while (await blocking.names()).count("tick") < 5:
+            await asyncio.sleep(0.01)
+
+
 async def test_what_a_handler_raises_is_logged_and_timers_go_on(
     system: rt.System, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,6 +197,7 @@ async def test_timers_end_with_the_incarnation(system: rt.System) -> None:
         (2, "a timer of inf seconds"),
         (3, r"a timer is given a call that is written down, Class\.method\.msg"),
         (4, "Clock has no handler 'tick' that a timer could call"),
+        (5, "a timer is given a number of seconds, not '1'"),
     ],
 )
 async def test_wrong_timers_are_refused_at_once(system: rt.System, number: int, text: str) -> None:
