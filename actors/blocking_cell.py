@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +14,13 @@ from ._native import Incoming
 from .actor import BlockingActor, Descriptor, StreamDescriptor
 from .call_scope import inside
 from .cell import Cell, Handler, Panel
+from .failure import describe
 from .forks import end_forked_process, tell_of_forks
 from .origin import Origin, ThreadedOrigin
 from .producer import BlockingProducer
 from .wire import FailureKind
+
+log = logging.getLogger("ringcast.actors")
 
 
 class BlockingCell(Cell):
@@ -65,7 +69,7 @@ class BlockingCell(Cell):
                 self._run(incoming, handler.function)
             self._show_idle()
         while self._to_close:
-            self._to_close.pop().items.close()
+            self._end(self._to_close.pop())
         for key, (incoming, producer) in list(self._streams.items()):
             if producer.credit > 0:
                 ran = True
@@ -114,10 +118,17 @@ class BlockingCell(Cell):
             if not goes_on and self._streams.pop(key, None) is not None:
                 self._succeeded(incoming, None)
 
+    def _end(self, producer: BlockingProducer) -> None:
+        """Close the generator of a stream that nobody reads: what it raises meanwhile goes to the log."""
+        try:
+            producer.items.close()
+        except BaseException as error:
+            log.error("a stream of %s that was given up failed:\n%s", self.name, describe(error)[2])
+
     def fail_queued(self, text: str) -> None:
         super().fail_queued(text)
         for incoming, producer in self._streams.values():
-            producer.items.close()
+            self._end(producer)
             assert incoming.call_id is not None
             incoming.origin.fail(self.name, incoming.call_id, FailureKind.GONE, None, text, "")
         self._streams.clear()

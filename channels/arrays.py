@@ -123,13 +123,19 @@ def _place(data: memoryview, attached: list[Buffer] | None, inside_bytes: int) -
 
 
 def unpack(packed: object, attached: Sequence[memoryview] | None, copies: bool) -> Any:
-    """The array again; a view of what is attached unless ``copies``. `DecodeError` for whatever makes no sense."""
+    """The array again; a view of what is attached unless ``copies``. `DecodeError` for whatever makes no sense.
+
+    What lay in the message itself is always a copy, and writable.
+    """
     match packed:
         case [0, int(where)]:
             view = _find(where, attached)
             return bytes(view) if copies or not view.readonly else view  # writable: the message's own memory
         case [int(kind), str(dtype), list(shape), (int() | bytes()) as where] if kind in _PLAIN:
-            data = _find(where, attached) if isinstance(where, int) else memoryview(where)
+            if isinstance(where, int):
+                data = _find(where, attached)
+            else:
+                data, copies = memoryview(bytearray(where)), False  # as writable as a large one, and copied once
             if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
                 raise DecodeError(f"an array of shape {shape}")
             if kind in (TORCH, TRAINABLE):

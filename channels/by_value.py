@@ -6,6 +6,7 @@ defined that is the class itself.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import cloudpickle
 
-from .importable import is_importable_module
+from .importable import is_importable_module, look_up
 
 _DEFINITIONS_KEPT: Final = 256  # of those that came from others
 
@@ -74,7 +75,10 @@ def _by_value() -> Iterator[dict[str, types.ModuleType]]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Pickles by value what cannot be imported, and lets no definition change a class that is there already."""
+    """Pickles by value what cannot be imported, and lets no definition change a class that is there already.
+
+    The wrappers of `functools` that hold locks or caches are made anew around what they wrap.
+    """
 
     def __init__(self, file: io.BytesIO, by_value: dict[str, types.ModuleType]) -> None:
         super().__init__(file)
@@ -83,6 +87,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, types.FunctionType)):
             self._look_at_module(obj.__module__ or "")
+        if type(obj) in _REDUCERS:
+            return _REDUCERS[type(obj)](obj)
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
             make, arguments, state, items, pairs, set_state = reduced
@@ -98,6 +104,52 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if name not in cloudpickle.list_registry_pickle_by_value():  # the program's own choices stay
             cloudpickle.register_pickle_by_value(module)
             self._by_value[name] = module
+
+
+def make_cached_property(function: Any, name: str | None) -> functools.cached_property[Any]:
+    """Called by pickle, as are the functions below."""
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def make_cached(function: Any, parameters: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    made = functools.lru_cache(**parameters)(function)
+    made.__dict__.update(attributes)
+    return made
+
+
+def make_singledispatchmethod(function: Any, registry: dict[type, Any]) -> functools.singledispatchmethod[Any]:
+    made = functools.singledispatchmethod(function)
+    for cls, implementation in registry.items():
+        made.dispatcher.register(cls, implementation)
+    return made
+
+
+def _of_cached_property(obj: functools.cached_property[Any]) -> tuple[Any, ...]:
+    return make_cached_property, (obj.func, obj.attrname)
+
+
+def _of_cached(obj: Any) -> Any:
+    """A function of `functools.cache` or `lru_cache`; one that can be imported goes by its name."""
+    if (
+        is_importable_module(obj.__module__)
+        and look_up(sys.modules[obj.__module__], getattr(obj, "__qualname__", "")) is obj
+    ):
+        return obj.__qualname__
+    attributes = {name: value for name, value in vars(obj).items() if name != "__wrapped__"}
+    return make_cached, (obj.__wrapped__, obj.cache_parameters(), attributes)
+
+
+def _of_singledispatchmethod(obj: Any) -> tuple[Any, ...]:
+    return make_singledispatchmethod, (obj.func, {c: f for c, f in obj.dispatcher.registry.items() if c is not object})
+
+
+_REDUCERS: Final[dict[type, Any]] = {
+    functools.cached_property: _of_cached_property,
+    type(functools.lru_cache(len)): _of_cached,
+    functools.singledispatchmethod: _of_singledispatchmethod,
+}
 
 
 def complete_class(cls: type, state: tuple[Any, Any]) -> type:

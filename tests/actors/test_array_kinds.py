@@ -85,3 +85,14 @@ def test_tensors_keep_their_kind_or_are_refused() -> None:
     for wrong in (leaf * 2, graded, torch.ones(3).as_subclass(Own)):
         with pytest.raises(EncodeError, match="detach"):
             Codec().encode(wrong)
+
+
+async def test_an_array_is_writable_where_it_arrives_whatever_its_size(both: list[Any]) -> None:
+    """Alone, and a small one beside one that goes around the ring."""
+    for size in (0, 1, 3, 1000, 10_000, 1_000_000):
+        small, large = await both[1].echo([np.zeros(3), np.zeros(size)])
+        assert small.flags.writeable and large.flags.writeable and len(large) == size
+        small += 1
+        assert small.tolist() == [1, 1, 1]
+    mask = (await both[1].echo(np.ma.array([1, 2], mask=[0, 1]))).mask
+    mask[0] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -196,3 +197,50 @@ def test_no_other_definition_is_loaded_into_an_instance() -> None:
     cls = msgpack.ExtType(10, msgpack.packb(named))
     with pytest.raises(DecodeError, match="m:Plain is no dataclass"):
         Codec().decode(msgpack.packb(msgpack.ExtType(9, msgpack.packb([cls, 1]))))
+
+
+def caching_class() -> Any:
+    @functools.cache
+    def fibonacci(n: int) -> int:
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    class Caching(rt.Actor):
+        @functools.cached_property
+        def made(self) -> list[int]:
+            return [1]
+
+        @functools.lru_cache(maxsize=7, typed=True)  # noqa: B019  # it is what users write
+        def squared(self, x: int) -> int:
+            return x * x
+
+        @functools.singledispatchmethod
+        def kind(self, value: object) -> str:
+            return "other"
+
+        @kind.register
+        def _(self, value: int) -> str:
+            return "int"
+
+        @rt.call
+        async def look(self) -> list[object]:
+            assert self.made is self.made
+            parameters = type(self).squared.cache_parameters()
+            return [
+                self.made,
+                self.squared(3),
+                parameters,
+                self.kind(1),
+                self.kind(""),
+                fibonacci(50),
+                fibonacci.__name__,
+            ]
+
+    return Caching
+
+
+async def test_wrappers_of_functools_travel_with_their_class() -> None:
+    """They hold locks and caches, which the other process makes for itself."""
+    async with rt.System() as system:
+        caching = await system.spawn(rt.spec(caching_class()), where=rt.process())
+        expected = [[1], 9, {"maxsize": 7, "typed": True}, "int", "other", 12586269025, "fibonacci"]
+        assert await caching.look() == expected

@@ -212,3 +212,32 @@ def test_what_makes_no_stream_is_refused() -> None:
             @rt.call
             async def numbers(self) -> AsyncIterator[int]:  # type: ignore[misc]
                 yield 1
+
+
+class BadEnding(rt.BlockingActor):
+    """Its stream raises when its generator is closed."""
+
+    @rt.stream
+    def count(self) -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            raise ValueError("cannot close")
+
+    @rt.call
+    def alive(self) -> bool:
+        return True
+
+
+@PLACES
+async def test_a_blocking_generator_that_raises_when_its_reader_leaves_does_not_end_its_actor(
+    system: rt.System, where: rt.Where, capfd: pytest.CaptureFixture[str]
+) -> None:
+    actor = await system.spawn(rt.spec(BadEnding), where=where)
+    async with asyncio.timeout(30):
+        async with actor.count.open() as items:
+            assert await anext(items) == 0
+        assert await actor.alive()
+        async with actor.count.open() as items:
+            assert await anext(items) == 0
+            await system.stop(actor, timeout_s=5)  # a stream that is open then is closed, too
