@@ -132,11 +132,9 @@ def _of_cached_property(obj: functools.cached_property[Any]) -> tuple[Any, ...]:
 
 def _of_cached(obj: Any) -> Any:
     """A function of `functools.cache` or `lru_cache`; one that can be imported goes by its name."""
-    if (
-        is_importable_module(obj.__module__)
-        and look_up(sys.modules[obj.__module__], getattr(obj, "__qualname__", "")) is obj
-    ):
-        return obj.__qualname__
+    name: str = getattr(obj, "__qualname__", "")
+    if is_importable_module(obj.__module__) and look_up(sys.modules[obj.__module__], name) is obj:
+        return name
     attributes = {name: value for name, value in vars(obj).items() if name != "__wrapped__"}
     return make_cached, (obj.__wrapped__, obj.cache_parameters(), attributes)
 
