@@ -156,7 +156,7 @@ def call(
     if type(concurrent) not in (bool, int):
         raise TypeError(f"call(concurrent={concurrent!r}): give True, or how many may run at a time")
     if type(concurrent) is int and concurrent < 1:
-        raise ValueError(f"call(concurrent={concurrent}): at least 1 must be able to run")
+        raise ValueError(f"call(concurrent={concurrent}): give True, or a number of 1 or more")
     if function is None:
         return lambda f: CallDescriptor(f, concurrent, idempotent)
     return CallDescriptor(function, concurrent, idempotent)
@@ -222,7 +222,7 @@ def _check_hooks(cls: type[_ActorBase], hooks: dict[str, str]) -> None:
         function = vars(cls).get(name)
         title = f"{cls.__qualname__}.{name}"
         if isinstance(function, Descriptor):
-            raise TypeError(f"{title} is called by the runtime: it cannot be a handler, too")
+            raise TypeError(f"{title} is a hook, which the runtime calls: it cannot be a handler")
         if not inspect.isfunction(function):
             continue
         is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
@@ -243,11 +243,11 @@ def _checked_handlers(cls: type[_ActorBase]) -> dict[str, Descriptor]:
     for name, handler in cls.handlers().items():
         member = inspect.getattr_static(cls, name)
         if name.startswith("_"):
-            raise TypeError(f"{cls.__qualname__}.{name}: a reference offers no name with a leading underscore")
+            raise TypeError(f"{cls.__qualname__}.{name}: no handler may have a leading underscore: rename it")
         if isinstance(member, Descriptor):
             continue
         if not inspect.isfunction(member):
-            raise TypeError(f"{cls.__qualname__}.{name} hides a handler and is no method: choose another name")
+            raise TypeError(f"{cls.__qualname__}.{name} hides a handler and is not a method: choose another name")
         setattr(cls, name, handler.overridden_by(member))
     return cls.handlers()
 

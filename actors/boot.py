@@ -60,5 +60,5 @@ def load_class(name: str, data: bytes) -> type[Any]:
         return loaded
     found = importable.find(name)
     if not isinstance(found, type):
-        raise ImportError(f"{name} is no class")
+        raise ImportError(f"{name} is not a class")
     return found

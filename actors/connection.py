@@ -86,14 +86,16 @@ class Remote:
         if not (isinstance(cls, type) and issubclass(cls, Actor | BlockingActor)):
             raise TypeError(f"find needs the actor's class, not {cls!r}")
         if name not in self._exports:
-            raise ActorError(f"{self.name!r} exports no {name!r}: there are {', '.join(map(repr, self._exports))}")
+            raise ActorError(
+                f"{self.name!r} exports no actor {name!r}; it exports {', '.join(map(repr, self._exports))}"
+            )
         actor_id, actor_name = self._exports[name]
         return cast(A, Ref(actor_id, actor_name, self._node))
 
     def watch(self, ref: object) -> Watch:
         """The life of an actor as events; the first tells its present state, `GaveUp` the end of its program."""
         if self._node is None or not isinstance(ref, Ref) or ref._sender is not self._node:
-            raise NotInSystem(f"{ref!r} is no reference of the connection to {self.name!r}")
+            raise NotInSystem(f"{ref!r} is not a reference of the connection to {self.name!r}")
         return self._node.watch(ref)
 
     def _join(self, knock: Knock, welcome: Frame) -> ConnectedNode:
@@ -174,7 +176,7 @@ class ConnectedNode(ChildControl, AsyncNode):
 
     def on_stop_requested(self) -> None:
         """The system wants us to leave. Not in the middle of its frames."""
-        self.loop.call_soon(self._end, Cause(self.stop_reason or "it is served no longer"))
+        self.loop.call_soon(self._end, Cause(self.stop_reason or "it is no longer served"))
 
     def on_link_closed(self, peer: Peer) -> None:
         if peer.slot == ROOT_SLOT:

@@ -36,7 +36,7 @@ class StreamReader(AsyncIterator[Any]):
 
     async def __aenter__(self) -> StreamReader:
         if self._was_entered:
-            raise ActorError("a stream's reader is entered once: call .open(...) again for another one")
+            raise ActorError("a stream's reader can be entered only once: call .open(...) again")
         self._was_entered = True
         self._call_id = self._start(self)
         return self

@@ -127,7 +127,9 @@ class Directory:
         if end is not None:
             return end
         if self._before_first < actor_id <= self._last_actor_id:
-            return Stopped(), Cause(f"it has ended, and {KEPT_ENDS} others since: why is not kept for longer")
+            return Stopped(), Cause(
+                f"it has ended; why is no longer known, since {KEPT_ENDS} others have ended after it"
+            )
         unknown = Cause(f"there is no actor #{number_of(actor_id)} in this system")
         return GaveUp(unknown), unknown
 

@@ -106,7 +106,7 @@ class Group(Generic[A]):
 
     def _calls_for(self, msg: object) -> Calls:
         if not isinstance(msg, Msg):
-            raise TypeError(f"a group is sent a call that is written down, Class.method.msg(...), not {msg!r}")
+            raise TypeError(f"a group takes a message made by Class.method.msg(...), not {msg!r}")
         node = self._refs[0]._sender if self._refs else None
         if not isinstance(node, Node):
             raise NotInSystem("a group without members, or of references bound to no system, cannot be asked")

@@ -185,7 +185,7 @@ class ChildProcess:
             return "it runs"
         if code >= 0:
             summary = f"its process {self.pid} exited with code {code}"
-            return summary if self._has_begun else f"{summary} before it was one of ours: {self._explain_executable()}"
+            return summary if self._has_begun else f"{summary} before its bootstrap ran: {self._explain_executable()}"
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = " (kill -9, or the kernel out of memory)" if -code == signal.SIGKILL else ""
         return f"its process {self.pid} was killed by {name}{hint}"

@@ -199,8 +199,8 @@ class Pool(Generic[A]):
                 return member
         if self._max_waiting is not None and (num_waiting := self._num_waiting()) >= self._max_waiting:
             raise MailboxFull(
-                f"pool {self.name!r} is full: its members have as many calls as they may, and {num_waiting} more "
-                f"wait (max_waiting={self._max_waiting})"
+                f"pool {self.name!r} is full: every member that is up has max_pending calls in flight, and "
+                f"{num_waiting} calls wait (max_waiting={self._max_waiting}): try again later"
             )
         return None
 

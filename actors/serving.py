@@ -83,7 +83,7 @@ class Serving:
         self._watch.stop()
         self._door.close()
         for guest in list(self._guests):
-            guest.ask_to_leave(f"{self.name!r} is served no longer")
+            guest.ask_to_leave(f"{self.name!r} is no longer served")
 
     @property
     def clients(self) -> list[int]:

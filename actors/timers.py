@@ -134,7 +134,7 @@ def start_timer(cell: Cell, call_later: CallLater, msg: object, seconds: float, 
     """A timer of the actor behind ``cell``. ``TypeError`` and ``ValueError`` say what cannot be sent, or when."""
     check_seconds(seconds, repeats)
     if not isinstance(msg, Msg):
-        raise TypeError(f"a timer is given a call that is written down, Class.method.msg(...), not {msg!r}")
+        raise TypeError(f"a timer takes a message made by Class.method.msg(...), not {msg!r}")
     if not cell.takes_calls_of(msg.method):
         raise TypeError(f"{type(cell.actor).__qualname__} has no handler {msg.method!r} that a timer could call")
     return MessageTimer(cell, call_later, msg, seconds, repeats)

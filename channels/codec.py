@@ -68,7 +68,7 @@ def message(tag: int | type[T]) -> Callable[[type[T]], type[T]] | type[T]:
     """
     if isinstance(tag, type):
         if instances.packer_of(tag) is None:
-            raise TypeError(f"{tag.__qualname__} is no dataclass: put @message above @dataclass")
+            raise TypeError(f"{tag.__qualname__} is not a dataclass: put @message above @dataclass")
         return tag
     if type(tag) is not int:
         raise TypeError(f"message takes a tag, an int, not {tag!r}")

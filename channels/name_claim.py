@@ -138,11 +138,11 @@ def owner_of(entry: str) -> NameRecord | None:
 def check_name(name: object) -> None:
     """``TypeError`` or ``ValueError`` unless it can be the name of a channel or a system."""
     if not isinstance(name, str):
-        raise TypeError(f"a name is a string, not {type(name).__name__}")
+        raise TypeError(f"a name must be a string, not {type(name).__name__}")
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise ValueError(
             f"name {name!r:.120} cannot be used: give 1 to {MAX_NAME} of A-Z, a-z, 0-9, '_', '.' and '-', "
-            "and begin with none of the last two"
+            "and do not begin it with '.' or '-'"
         )
 
 
@@ -257,10 +257,10 @@ def _unknown(kind: str, name: str) -> NameUnknown | NameRefused:
     for entry in os.listdir(SHM_FOLDER):
         if (found := others.fullmatch(entry)) is not None:
             return _refused(name, f"user {found[1]}")
-    return NameUnknown(f"nobody owns the name {name!r}: start the program that makes it first")
+    return NameUnknown(f"no program owns the name {name!r}: start its owner first")
 
 
 def _refused(name: str, whose: str) -> NameRefused:
     return NameRefused(
-        f"name {name!r} belongs to {whose}, this is user {os.geteuid()}: programs of one user alone share a name"
+        f"name {name!r} belongs to {whose}, this is user {os.geteuid()}: only programs of the same user can use a name"
     )

@@ -217,7 +217,7 @@ class Knock:
             raise self._owner_is_dead() from None
         except BlockingIOError:
             raise NameRefused(
-                f"name {self.name!r}: its owner, process {self.pid}, answers nobody, and as many wait as can"
+                f"name {self.name!r}: its owner, process {self.pid}, does not answer, and its queue is full: try later"
             ) from None
 
     def _owner_is_dead(self) -> NameUnknown:

@@ -176,7 +176,7 @@ class WriterSide:
     def _admit(self, visitor: Visitor) -> None:
         free = set(range(1, 1 + MAX_READERS)) - {reader.board_slot for reader in self._readers.values()}
         if not free:
-            visitor.refuse(f"it has {MAX_READERS} readers, which is as many as a channel can have")
+            visitor.refuse(f"it has {MAX_READERS} readers, the most that a channel can have")
             return
         board_slot = min(free)
         try:

@@ -109,7 +109,7 @@ class FolderTokenizer:
 
     def _wrong(self, what: str, value: object) -> ModelUnusable:
         return ModelUnusable(
-            f"{self._folder}: {what} in its tokenizer files is {value!r}, which is none; get the file again"
+            f"{self._folder}: {what} in its tokenizer files is {value!r}, which is not one; get the file again"
         )
 
 

@@ -38,13 +38,13 @@ def strings(name: str, value: object, *, at_most: int, max_chars: int) -> tuple[
         return ()
     items = (value,) if isinstance(value, str) else value
     if isinstance(items, list | tuple) and len(items) > at_most:
-        raise InvalidRequest(f"{name} holds {len(items)} strings: at most {at_most} may be", name)
+        raise InvalidRequest(f"{name} holds {len(items)} strings: at most {at_most} are allowed", name)
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise InvalidRequest(f"{name} is {value!r}: it must be a string or a list of strings", name)
     if not all(items):
         raise InvalidRequest(f"{name} holds an empty string: each needs at least one character", name)
     if (longest := max(map(len, items), default=0)) > max_chars:
-        raise InvalidRequest(f"{name} holds a string of {longest} characters: at most {max_chars} may be", name)
+        raise InvalidRequest(f"{name} holds a string of {longest} characters: at most {max_chars} are allowed", name)
     for item in items:
         unicode_text(name, item)
     return tuple(dict.fromkeys(items))
@@ -57,7 +57,7 @@ def token_ids(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list | tuple):
         raise InvalidRequest(f"{name} is {value!r}: it must be a list of token ids", name)
     if len(value) > MAX_TOKEN_IDS:
-        raise InvalidRequest(f"{name} holds {len(value)} token ids: at most {MAX_TOKEN_IDS} may be", name)
+        raise InvalidRequest(f"{name} holds {len(value)} token ids: at most {MAX_TOKEN_IDS} are allowed", name)
     if not all(type(token_id) is int and 0 <= token_id <= MAX_TOKEN_ID for token_id in value):
         for index, token_id in enumerate(value):
             integer(f"{name}[{index}]", token_id, 0, MAX_TOKEN_ID)
@@ -83,7 +83,7 @@ def token_biases(name: str, value: object, limit: float) -> dict[int, float] | N
 def unicode_text(name: str, text: str) -> None:
     """Check that a text has a UTF-8 form: that it holds no half of a surrogate pair."""
     if not text.isascii() and HALF_PAIR.search(text):
-        raise InvalidRequest(f"{name}: the text holds half of a surrogate pair: it is no Unicode text", name)
+        raise InvalidRequest(f"{name}: the text holds half of a surrogate pair: it is not valid Unicode", name)
 
 
 def below(name: str, token_ids: Sequence[int], vocab_size: int) -> None:

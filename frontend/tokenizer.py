@@ -89,7 +89,7 @@ class Tokenizer:
             with _contained("text"):
                 encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except TypeError as error:  # what tokenizers says of a str that it cannot read
-            raise InvalidRequest("the text holds half of a surrogate pair: it is no Unicode text") from error
+            raise InvalidRequest("the text holds half of a surrogate pair: it is not valid Unicode") from error
         return [list(encoding.ids) for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -82,7 +82,7 @@ class JsonRequest(Request):
                 path = _half_pair(value) if len(body) <= _SLICE else await in_thread(_half_pair, value)
             if path is not None:
                 name = ".".join(map(str, path)) or "the body"
-                text = f"{name}: the text holds half of a surrogate pair: it is no Unicode text"
+                text = f"{name}: the text holds half of a surrogate pair: it is not valid Unicode"
                 raise BodyRefused(invalid(text, str(path[0]) if path else None, "invalid_value"))
             return value
         raise BodyRefused(invalid(problem, None, "invalid_json"))

@@ -27,8 +27,8 @@ async def generator(self: Any, ctx: Any) -> Any:
         (rt.Actor, {"run": generator}, "Bad.run must be async def, without yield"),
         (rt.Actor, {"on_stop": no_parameter}, r"Bad.on_stop is called as on_stop\(reason\): too many"),
         (rt.Actor, {"on_start": no_parameter}, r"called as on_start\(ctx, handoff\)"),
-        (rt.Actor, {"on_stop": rt.call(coroutine)}, "Bad.on_stop is called by the runtime"),
-        (rt.Actor, {"_hidden": rt.call(coroutine)}, "Bad._hidden: a reference offers no name"),
+        (rt.Actor, {"on_stop": rt.call(coroutine)}, "Bad.on_stop is a hook"),
+        (rt.Actor, {"_hidden": rt.call(coroutine)}, "Bad._hidden: no handler may have"),
         (rt.BlockingActor, {"on_prepare": coroutine}, "Bad.on_prepare must be a plain def"),
         (rt.BlockingActor, {"on_abort": lambda self, why: None}, r"called as on_abort\(\): missing"),
     ],
@@ -78,7 +78,7 @@ def test_an_override_of_another_kind_is_refused() -> None:
     """C72"""
     with pytest.raises(TypeError, match="Bad.who is a plain def on an async Actor"):
         type("Bad", (Base,), {"who": plain})
-    with pytest.raises(TypeError, match="Bad.who hides a handler and is no method"):
+    with pytest.raises(TypeError, match="Bad.who hides a handler and is not a method"):
         type("Bad", (Base,), {"who": 5})
 
 

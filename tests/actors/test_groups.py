@@ -140,7 +140,7 @@ async def test_what_is_no_call_written_down_is_refused(system: rt.System) -> Non
     group = await system.spawn_group([rt.spec(Member, 0)], where=rt.here)
     wrong: Any = Member.step
     for misuse in (group.ask, group.cast, group.gather):
-        with pytest.raises(TypeError, match=r"a call that is written down, Class\.method\.msg"):
+        with pytest.raises(TypeError, match=r"a group takes a message made by Class\.method\.msg"):
             ended = misuse(wrong)  # type: ignore[operator]
             if asyncio.iscoroutine(ended):
                 await ended

@@ -159,7 +159,7 @@ async def test_the_end_of_serving_ends_the_clients_calls_and_the_system_goes_on(
             await remote.__aenter__()
             sleep = asyncio.ensure_future(remote.find("tally", Tally).sleep(30))
             await remote.find("tally", Tally).add(1)
-        with pytest.raises(rt.ActorDied, match="is served no longer"):
+        with pytest.raises(rt.ActorDied, match="is no longer served"):
             await sleep
         await eventually(lambda: serving.clients == [])
         await remote.__aexit__(None, None, None)
@@ -237,7 +237,7 @@ async def test_wrong_names_and_exports_fail_at_once(name: str) -> None:
             with pytest.raises(NameTaken, match=f"taken by process {os.getpid()}"):
                 async with rt.serve(system, name, {"counter": counter}):
                     pass
-            with pytest.raises(rt.ActorError, match="exports no 'x': there are 'counter'"):
+            with pytest.raises(rt.ActorError, match="exports no actor 'x'; it exports 'counter'"):
                 remote.find("x", Counter)
             with pytest.raises(TypeError, match="needs the actor's class"):
                 remote.find("counter", int)  # type: ignore[type-var]

@@ -110,7 +110,7 @@ async def test_calls_beyond_the_bound_wait_in_order_and_a_cancelled_one_leaves(s
     calls.append(asyncio.ensure_future(pool.at("x").held(4)))
     await spin()
     assert (in_flight(pool), pool.statistics().waiting) == ([2], 3)
-    with pytest.raises(rt.MailboxFull, match=r"pool 'w' is full: .* 3 more wait \(max_waiting=3\)"):
+    with pytest.raises(rt.MailboxFull, match=r"pool 'w' is full: .* 3 calls wait \(max_waiting=3\)"):
         pool.any.held(9)
     calls[3].cancel()
     with pytest.raises(rt.DeadlineExceeded):

@@ -37,7 +37,7 @@ async def test_a_stream_used_wrongly_is_an_error_that_says_how(where: rt.Where) 
 
         async with ticks.count.open(3) as numbers:
             assert [number async for number in numbers] == [0, 1, 2]
-        with pytest.raises(rt.ActorError, match="entered once"):
+        with pytest.raises(rt.ActorError, match="entered only once"):
             async with numbers:  # type: ignore[attr-defined]
                 pass
 

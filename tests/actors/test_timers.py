@@ -195,7 +195,7 @@ async def test_timers_end_with_the_incarnation(system: rt.System) -> None:
         (0, "a timer of -1 seconds: give a finite number not below 0"),
         (1, "a timer of 0 seconds: give a finite number above 0"),
         (2, "a timer of inf seconds"),
-        (3, r"a timer is given a call that is written down, Class\.method\.msg"),
+        (3, r"a timer takes a message made by Class\.method\.msg"),
         (4, "Clock has no handler 'tick' that a timer could call"),
         (5, "a timer is given a number of seconds, not '1'"),
     ],

@@ -85,7 +85,7 @@ def test_the_name_goes_with_the_last_attach_it_was_made_for(name: str) -> None:
         assert entries(name) != []
         with channels.open(name) as other:
             assert entries(name) == []
-            with pytest.raises(channels.NameUnknown, match="nobody owns the name"):
+            with pytest.raises(channels.NameUnknown, match="no program owns the name"):
                 channels.open(name)
             writer.send(b"both")
             assert [bytes(r.read(5).payload) for r in (one, other)] == [b"both", b"both"]
@@ -97,9 +97,9 @@ def test_wrong_names_fail_at_once_in_one_line(name: str) -> None:
             channels.create(wrong)
         with pytest.raises(ValueError, match="cannot be used"):
             channels.open(wrong)
-    with pytest.raises(TypeError, match="a name is a string"):
+    with pytest.raises(TypeError, match="a name must be a string"):
         channels.open(7)  # type: ignore[arg-type]
-    with pytest.raises(channels.NameUnknown, match="start the program that makes it first") as unknown:
+    with pytest.raises(channels.NameUnknown, match="start its owner first") as unknown:
         channels.open(name)
     with channels.create(name), pytest.raises(channels.NameTaken, match=f"taken by process {os.getpid()}") as taken:
         channels.create(name)

@@ -58,7 +58,7 @@ async def test_bad_jobs_fail_alone(smollm2: Tokenizer) -> None:
     results = await asyncio.gather(*map(queue.encode, jobs), return_exceptions=True)
     texts = [result.text if isinstance(result, EncodedPrompt) else str(result) for result in results]
     assert texts[0] == "fine"
-    assert "no Unicode text" in str(texts[1])
+    assert "not valid Unicode" in str(texts[1])
     assert "prompt is empty" in str(texts[2])
     assert "holds -1" in str(texts[3])
     assert isinstance(results[4], EncodedPrompt) and results[4].token_ids == [5, 6]
