@@ -75,6 +75,18 @@ class Ref:
     def __repr__(self) -> str:
         return f"<Ref {self._name!r} #{number_of(self._actor_id)}>"
 
+    def __dir__(self) -> list[str]:
+        """What a shell completes: the handlers, where the class is known."""
+        cls = _loaded(self._cls) if isinstance(self._cls, str) else self._cls
+        handlers = cls.handlers() if cls is not None and issubclass(cls, Actor | BlockingActor) else ()
+        return sorted({*super().__dir__(), *handlers})
+
+    def __copy__(self) -> Ref:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Ref:
+        return self  # as what it names does not change, a copy is the same: `dataclasses.asdict` copies deeply
+
     def __reduce__(self) -> Any:
         raise TypeError(f"{self!r} travels in messages and spec arguments of its system, not by pickle")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -240,3 +242,16 @@ async def test_nothing_can_be_set_on_a_reference(system: rt.System) -> None:
     with pytest.raises(AttributeError, match="'n' cannot be set on <Ref 'Counter-1' #.>: it is a reference"):
         counter.n = 6
     assert await counter.add(0) == 5
+
+
+async def test_a_copied_reference_is_the_reference_and_a_shell_completes_its_handlers() -> None:
+    @dataclasses.dataclass
+    class Settings:
+        counter: Counter
+
+    async with rt.System() as system:
+        for where in (rt.here, rt.process()):
+            counter = await system.spawn(rt.spec(Counter, 3), where=where)
+            assert copy.copy(counter) is counter and copy.deepcopy([counter]) == [counter]
+            assert await dataclasses.asdict(Settings(counter))["counter"].add(0) == 3
+            assert {"add", "echo", "record"} <= set(dir(counter)) and "on_start" not in dir(counter)
