@@ -148,10 +148,13 @@ def call(
 ) -> Any:
     """Mark a method as a handler. Handlers of one actor run one at a time, in the order of arrival per sender.
 
-    ``concurrent``: this one runs beside the others, in a task of its own (async actors only); a number: so many of it
-    at a time, and later ones wait in order, in the mailbox's bounds, without holding up other handlers. ``idempotent``:
-    running it twice is as good as once, so `retry` may repeat it. A subclass's method of the same name is a handler
-    with these settings, too, unless it is marked itself.
+    Args:
+        concurrent: True lets any number of calls of this handler run at a time, beside the other handlers, each in a
+            task of its own (async actors only). A number is the most that run at a time; later ones wait in order,
+            count against the mailbox's bound, and do not hold up other handlers.
+        idempotent: running it twice has the same effect as once, so `retry` may repeat it.
+
+    A subclass's method of the same name is a handler with these settings, too, unless it is marked itself.
     """
     if type(concurrent) not in (bool, int):
         raise TypeError(f"call(concurrent={concurrent!r}): give True, or how many may run at a time")

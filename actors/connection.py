@@ -1,4 +1,4 @@
-"""Calling the actors of another program: the side that knows nothing but a name. See docs/names.md.
+"""Calls actors of another program, which serves them under a name. See docs/names.md.
 
 This process takes part in the other program's system as one more process, through a node of its own; it may do so in
 several, and have a system of its own besides.
@@ -93,7 +93,7 @@ class Remote:
         return cast(A, Ref(actor_id, actor_name, self._node))
 
     def watch(self, ref: object) -> Watch:
-        """The life of an actor as events; the first tells its present state, `GaveUp` the end of its program."""
+        """The events of an actor; the first is its present state, and `GaveUp` is the end of its program."""
         if self._node is None or not isinstance(ref, Ref) or ref._sender is not self._node:
             raise NotInSystem(f"{ref!r} is not a reference of the connection to {self.name!r}")
         return self._node.watch(ref)

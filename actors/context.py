@@ -103,24 +103,24 @@ class Context:
         self._owner.report_phase(name, stall_after)
 
     def progress(self) -> None:
-        """Say that the handler that runs is at work: the time after which it counts as stalled starts anew.
+        """Report progress of the running handler: the time after which it counts as stalled starts again.
 
         It costs one store into shared memory. Call it from the handler's own thread, in each round of a long loop.
         """
         self._owner.report_progress()
 
     def after(self, seconds: float, msg: Msg[Any]) -> Timer:
-        """Tell the actor itself something in ``seconds``: ``ctx.after(5, Cache.expire.msg(key))``.
+        """Send the actor itself a message after ``seconds``: ``ctx.after(5, Cache.expire.msg(key))``.
 
-        The message comes like a cast, in its turn; what its handler raises is logged. Timers end with the incarnation
+        The message arrives like a cast, and an exception of its handler is logged. Timers end with the incarnation
         that started them. They can be started from ``on_start`` on; keep the context for handlers.
         """
         return self._owner.start_timer(msg, seconds, False)
 
     def every(self, seconds: float, msg: Msg[Any]) -> Timer:
-        """The same again and again, at every multiple of ``seconds`` from now, until it is cancelled.
+        """Send the message at every multiple of ``seconds`` from now, until the timer is cancelled.
 
-        Messages do not pile up: one is left out while the one before waits in the mailbox or is being handled.
+        Messages do not pile up: one is skipped while the previous one waits in the mailbox or is being handled.
         """
         return self._owner.start_timer(msg, seconds, True)
 

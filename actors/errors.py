@@ -75,9 +75,9 @@ class ActorDied(ActorError):
 class RemoteError(ActorError):
     """The callee's handler raised. Type name, message and traceback are the callee's; it lives on.
 
-    From another process, the traceback there is a note of this error, so that an uncaught one shows it; in the same
-    process what was raised is its ``__cause__``. If the callee's handler failed because one that it asked did, the text
-    names both actors and the traceback holds both tracebacks.
+    If the callee is in another process, its traceback is a note of this error, so that Python prints it if nobody
+    catches the error. In the same process the handler's exception is the ``__cause__``. If the callee's handler failed
+    because another actor's did, the text names both actors and the traceback holds both tracebacks.
     """
 
     def __init__(self, name: str, type_name: str, text: str, traceback: str) -> None:

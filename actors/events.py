@@ -1,4 +1,4 @@
-"""What a watcher of an actor or of a supervisor is told, in order. `System.watch` and `Context.watch` yield these.
+"""The events that a watcher of an actor or of a supervisor gets, in order, from `System.watch` or `Context.watch`.
 
 The order is the same for both: ``Ready`` opens an incarnation; ``Died``, or ``Restarting(planned=True)``, closes it.
 ``Restarting`` comes before every ``Ready`` but the first, ``Died`` before every ``GaveUp``. docs/supervision.md has the
@@ -45,8 +45,8 @@ class Restarting:
     ``attempt`` counts its deaths within the period of its policy; in a planned restart it is that of the member whose
     death the restart is for, 0 if there is none. ``delay_s`` is how long the supervisor waits before it starts it.
     ``planned``: its incarnation has not died, but was stopped in order for this restart (`System.restart`, or a member
-    that died in a group that is restarted together), and there is no `Died`; calls in flight have failed all the same.
-    ``reason`` says in one line what the restart is for.
+    that died in a group that is restarted together), and there is no `Died`; but calls in flight have failed.
+    ``reason`` is one line that says why it is restarted.
     """
 
     attempt: int

@@ -61,10 +61,10 @@ class Group(Generic[A]):
         return Group(self._members[index]) if isinstance(index, slice) else self._members[index]
 
     def ask(self, msg: Msg[R], *, reply_from: int | None = None) -> list[asyncio.Future[R]]:
-        """Send to every member; a future for each, in rank order. They end in any order; nothing else is tied to them.
+        """Send to every member; returns a future for each, in rank order. The futures end in any order.
 
-        With ``reply_from=rank`` only that member's future ends with a value. Until it has ended, another's ends if it
-        fails; what comes of the others later is not told.
+        With ``reply_from=rank`` only that member's future ends with a value. Until then the future of another member
+        that fails raises; later outcomes of the others are discarded.
         """
         calls = self._calls_for(msg)
         self._check_rank(reply_from)

@@ -150,7 +150,7 @@ class Pool(Generic[A]):
 
     @property
     def any(self) -> A:
-        """The member with the fewest calls in flight from this pool; equals take turns. Chosen anew for each call.
+        """The member with the fewest calls in flight from this pool, chosen for each call; equal ones take turns.
 
         Members that are down are left out. If all are, calls wait until one is READY again; once all have been given up
         or stopped, calls end with `ActorDied`.
@@ -162,7 +162,7 @@ class Pool(Generic[A]):
         and whatever restarts.
 
         While that member is down, its calls wait until it is READY again; once it has been given up or stopped, they
-        end with `ActorDied`. No other member gets them: it would lack what the first one knows of the key.
+        end with `ActorDied`. No other member gets them, because only that one has the state of the key.
         """
         data = _bytes_of(key)
         best = max(range(len(self._members)), key=lambda index: _weight(data, self._members[index].ref._name))

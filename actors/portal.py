@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class Portal:
-    """From the threads of a program into its system; made by `System.portal`. Any number of threads may use it.
+    """Calls actors from threads; made by `System.portal`. Any number of threads may use it.
 
     Errors are those that ``await`` would raise. ``with rt.deadline(seconds):`` and ``with rt.trace(...):`` around a
     call count. On the loop's own thread every method raises `ActorError` at once: it would wait for itself. After the
-    system stopped, and in a process made by fork, they raise `NotInSystem` at once; what was under way ends with that.
+    system stopped, and in a process made by fork, they raise `NotInSystem` at once; calls in flight end with it.
     """
 
     def __init__(self, system: System, loop: asyncio.AbstractEventLoop) -> None:
@@ -57,7 +57,7 @@ class Portal:
         return _result(self.submit(method, *args, **kwargs))
 
     def submit(self, method: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """The same without waiting: a future, whose ``cancel`` cancels the call."""
+        """Ask an actor without waiting: returns a future, whose ``cancel`` cancels the call."""
         self._check()
         future: Future[R] = Future()
         with self._lock:

@@ -83,7 +83,7 @@ class SpareKeeper:
     def _count(self, why: str) -> None:
         self._num_deaths += 1
         given_up = self._num_deaths >= MAX_DEATHS
-        log.warning("a spare of %r is lost%s: %s", self._name, ", and it gets no other" if given_up else "", why)
+        log.warning("a spare of %r died%s: %s", self._name, " and is not replaced" if given_up else "", why)
         if not given_up:
             self._launch_later()
 

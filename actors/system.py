@@ -51,7 +51,7 @@ class System:
     ``ring_bytes`` is the capacity of each process's ring, a power of two; messages over an eighth of it overflow into
     memory of their own. ``stop_timeout_s`` is the deadline for leaving: what has not ended by then is killed.
 
-    ``output`` says where the lines go that child processes write to stdout and stderr: ``"stderr"``, with the actor's
+    ``output`` is where the lines go that child processes write to stdout and stderr: ``"stderr"``, with the actor's
     name in front; ``"logging"``, to the logger ``ringcast.actors.output``, with the name as the record's ``actor``;
     a function of (name, line), called on the loop; ``"drop"``; or ``"inherit"``: the processes write to our stdout and
     stderr themselves. The last lines of a process are part of its cause of death, except with ``"inherit"``.
@@ -182,7 +182,7 @@ class System:
         return await self.supervisor.spawn_group(specs, name=name, where=where, restart=restart)
 
     def find(self, name: str, cls: type[A] | None = None) -> A:
-        """The reference of the actor of that name, typed as ``cls``, whether it is up or about to be started again.
+        """The reference of the actor of that name, typed as ``cls``; the actor is up, or is being started again.
 
         >>> counter = system.find("counter", Counter)
 
@@ -253,8 +253,8 @@ class System:
     async def restart(self, ref: object, reason: str = "asked to restart", timeout_s: float | None = None) -> None:
         """Stop one actor in order and start it again; what ``on_stop`` returns is its successor's ``handoff``.
 
-        Watchers get ``Restarting(planned=True)`` and no `Died`. It is started again even if the caller does not wait
-        for it: stopped only, it would be down for ever.
+        Watchers get ``Restarting(planned=True)`` and no `Died`. If the caller is cancelled, the restart goes on:
+        otherwise the actor would stay down.
         """
         self._running()
         record = self._directory.record(self._ref(ref))
@@ -301,7 +301,7 @@ class System:
     async def stacks(self, ref: object) -> str:
         """The stacks of all threads of the actor's process, even while a handler holds the interpreter.
 
-        Of a process that can write none (it is stopped, or deep in the kernel), what state it is in.
+        If the process cannot write them (it is stopped, or waits in the kernel), the result is its state.
         """
         written: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._process_of(ref, "looked at").dump_stacks(

@@ -15,7 +15,7 @@ from .system_calls import start_thread
 
 
 def start_in_thread(system: System | None = None) -> ThreadPortal:
-    """Run a system on a new event loop in a thread of its own; the way into it, when the system is up.
+    """Run a system on a new event loop in a thread of its own; returns its portal when the system is up.
 
     ``with rt.start_in_thread() as portal:`` stops it at the end of the block. A module that keeps the portal instead
     (``portal = rt.start_in_thread()``) may `close` it; if it forgets, the system stops in order when the interpreter
@@ -40,7 +40,7 @@ class ThreadPortal(Portal):
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Stop the system in order, and wait for that. Again is allowed; in a forked process it does nothing."""
+        """Stop the system in order, and wait for that. A second call, or one in a forked process, does nothing."""
         if os.getpid() != self._pid:
             return
         if not self._ended.done():

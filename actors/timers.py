@@ -32,7 +32,7 @@ class Timer:
         self.is_active = True  # a message is still to come
 
     def cancel(self) -> None:
-        """No message comes any more, unless one is in the mailbox already. Cancelling it again does nothing."""
+        """Send no further message; one that is in the mailbox already is handled. Cancelling it again does nothing."""
         self.is_active = False
 
 

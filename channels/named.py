@@ -1,4 +1,4 @@
-"""Channels with a name, for programs that nobody here started: `create` one, `open` it elsewhere.
+"""Channels with a name, for programs that were started apart: `create` one, `open` it elsewhere.
 
 One writer, up to 64 readers of the same user. The two halves without any waiting are `WriterSide` and `ReaderSide`;
 `NamedWriter` and `NamedReader` here are for threads, `named_aio` has those for an asyncio loop.
@@ -69,8 +69,8 @@ def create(
 def open(name: str, *, timeout_s: float | None = None) -> NamedReader:
     """Attach to a channel that another program of this user made; its reading end.
 
-    It gets what is sent from now on. Wrong names fail at once; an owner that lives and does not answer is waited for
-    (``TimeoutError`` after ``timeout_s``, None waits as long as it lives).
+    It gets the messages that are sent from now on. A wrong name fails at once. If the owner lives but does not answer,
+    ``TimeoutError`` is raised after ``timeout_s``; None waits as long as it lives.
 
     Raises:
         NameUnknown: nobody owns the name, or its owner is dead.
@@ -277,7 +277,7 @@ class NamedWriter:
             self._lock.release()
 
     def wait_for_readers(self, count: int = 1, timeout_s: float | None = None) -> None:
-        """Wait until so many are attached; ``TimeoutError`` if they are not in time."""
+        """Wait until ``count`` readers are attached; ``TimeoutError`` after ``timeout_s``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._closed or self._side.readers >= count, timeout_s):
                 raise TimeoutError(
@@ -391,7 +391,7 @@ class NamedReader:
         self._closed = False
 
     def read(self, timeout_s: float | None = None) -> Message:
-        """The next message; None waits for ever.
+        """The next message; ``timeout_s=None`` waits without limit.
 
         ``TimeoutError`` if there is none in time, `EndOfRing` when the writer has closed the channel and all was read,
         `PeerDead` when it died instead.

@@ -135,7 +135,7 @@ async def test_a_spare_that_cannot_prepare_is_given_up_and_the_actor_goes_on(
         async with rt.System() as system:
             actor = await system.spawn(rt.spec(cls, 2), where=WARM)
             async with asyncio.timeout(10):
-                while "it gets no other" not in caplog.text:
+                while "is not replaced" not in caplog.text:
                     await asyncio.sleep(0.02)
             assert len(await actor.told()) == 2
     assert caplog.text.count("a spare of") == 2
