@@ -29,6 +29,8 @@ from .sse import event
 
 PromptLogprobs = Sequence[LogprobsOfToken | None]
 
+_PIECE = 32  # answers that are written in one go
+
 
 @dataclass(frozen=True)
 class Job:
@@ -184,6 +186,8 @@ class Service:
         choices = []
         more: dict[str, Any] = {}
         for number, (prompt, output) in enumerate(zip(job.prompts, outputs, strict=True)):
+            if number % _PIECE == _PIECE - 1:
+                await asyncio.sleep(0)  # other requests have their turn
             if job.is_empty:
                 output = without_tokens(output)
             count(usage, output)

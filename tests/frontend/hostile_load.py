@@ -108,22 +108,23 @@ class Probe:
 def measured(url: str, pid: int, hostile: Hostile, alone_s: float) -> Found:
     """Send it beside a probe."""
     server = psutil.Process(pid)
-    body = hostile.body()
     before = server.memory_info().rss
-    status: list[int] = []
-
-    def send() -> None:
-        status.append(_sent(url, body, hostile.headers))
-
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(hostile.body())
+        file.flush()
+        clients = [_client(url, file.name, hostile.headers) for _ in range(hostile.times)]
+        for client in clients:  # their start is none of the server's business
+            assert client.stdout is not None
+            assert client.stdout.readline() == "prepared\n"
     with Probe(url) as probe:
         time.sleep(0.3)
         del probe.health_s[:], probe.completion_s[:]
         began = time.perf_counter()
-        threads = [threading.Thread(target=send) for _ in range(hostile.times)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for client in clients:
+            assert client.stdin is not None
+            client.stdin.write("go\n")
+            client.stdin.flush()
+        status = [int(client.communicate()[0]) for client in clients]
         took_s = time.perf_counter() - began
         time.sleep(0.3)
     grown = server.memory_info().rss - before
@@ -131,21 +132,20 @@ def measured(url: str, pid: int, hostile: Hostile, alone_s: float) -> Found:
     return Found(hostile.name, status, took_s, max(probe.health_s), slowest, max(0.0, slowest - alone_s), grown / 1e6)
 
 
-def _sent(url: str, body: bytes, headers: dict[str, str]) -> int:
-    """In a process of its own: what the client does with the body must not hold up the probe."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(body)
-        file.flush()
-        script = (
-            "import sys, http.client, json\n"
-            "host, path, headers = sys.argv[1:]\n"
-            "c = http.client.HTTPConnection(host, timeout=120)\n"
-            "c.request('POST', '/v1/completions', open(path, 'rb').read(), json.loads(headers))\n"
-            "r = c.getresponse(); r.read(); print(r.status)\n"
-        )
-        host = url.removeprefix("http://")
-        command = [sys.executable, "-c", script, host, file.name, json.dumps({**JSON, **headers})]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def _client(url: str, body_path: str, headers: dict[str, str]) -> subprocess.Popen[str]:
+    """In a process of its own, which sends when it is told to: its work must not hold up the probe."""
+    script = (
+        "import sys, http.client, json\n"
+        "host, path, headers = sys.argv[1:]\n"
+        "c = http.client.HTTPConnection(host, timeout=120)\n"
+        "body = open(path, 'rb').read()\n"
+        "print('prepared', flush=True); sys.stdin.readline()\n"
+        "c.request('POST', '/v1/completions', body, json.loads(headers))\n"
+        "r = c.getresponse(); r.read(); print(r.status)\n"
+    )
+    host = url.removeprefix("http://")
+    command = [sys.executable, "-c", script, host, body_path, json.dumps({**JSON, **headers})]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def campaign(url: str, pid: int, hostile: list[Hostile], seconds: float) -> Iterator[Found]:
