@@ -229,7 +229,7 @@ def test_bad_chat_requests_get_a_400_in_openais_shape(
         ({"best_of": 2}, "best_of", "not supported yet"),
         ({"logprobs": 21}, "logprobs", "logprobs is 21: this engine tells 0 to 20"),
         ({"logprobs": True}, "logprobs", "valid integer"),
-        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "leave out stream"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "leave out one of them"),
         ({"prompt_logprobs": 30}, "prompt_logprobs", "0 to 20"),
         ({"min_p": 2}, "min_p", "[0, 1]"),
         ({"repetition_penalty": 0}, "repetition_penalty", "[0.01, 100]"),
