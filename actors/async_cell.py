@@ -272,6 +272,7 @@ class AsyncCell(Cell):
 
     def _begin_beside(self, incoming: Incoming) -> None:
         """Begin at once what runs beside the handlers: one of them may wait for it, and with it all in the mailbox."""
+        self._begin_first_in_queue()
         if self._limit_of(incoming) is not None:
             if self._enqueue(incoming):
                 self.queue.pop()
@@ -282,6 +283,18 @@ class AsyncCell(Cell):
         if handler is not None:
             assert self._context is not None
             self._context.copy().run(self._start, incoming, handler)
+
+    def _begin_first_in_queue(self) -> None:
+        """Begin those beside the handlers that the actor got while it was idle, and whose turn has not come yet."""
+        assert self._context is not None
+        while self.queue and self._runs_beside(self.queue[0]):
+            incoming, handler = self._take()
+            if handler is not None:
+                self._context.copy().run(self._start, incoming, handler)
+
+    def _runs_beside(self, incoming: Incoming) -> bool:
+        handler = self._handlers.get(incoming.method)
+        return handler is not None and (handler.is_concurrent or handler.is_stream)
 
     def _start(self, incoming: Incoming, handler: Handler) -> None:
         if handler.is_stream:

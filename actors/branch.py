@@ -15,6 +15,7 @@ from . import platform
 from .directory import Directory
 from .errors import ActorError, Cause, ResourcesExhausted, StartFailed
 from .events import Restarting
+from .failure import summary_of, type_name_of
 from .host import Child
 from .member import Budget, Member, State
 from .placement import Restart
@@ -110,7 +111,7 @@ class Branch(Member):
         try:
             await record.stop_for_restart(reason, timeout_s, plan)
         except Exception as error:  # its thread did not end, say: it is down all the same
-            record.cause = Cause(f"{type(error).__name__}: {error}")
+            record.cause = Cause(summary_of(error))
             self.member_died(record, clean=False)
             raise
         await self._start_asked_for(record)
@@ -227,7 +228,7 @@ class Branch(Member):
             except Exception:
                 log.exception("stopping %r failed", member.name)
             except BaseException as error:  # an actor's, from its on_stop: it is for the application
-                log.error("on_stop of %r raised %s", member.name, type(error).__name__)
+                log.error("on_stop of %r raised %s", member.name, type_name_of(error))
                 raised.append(error)
         if len(raised) == 1:
             raise raised[0]

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .failure import summary_of
+
 # A dictionary for `logging.config.dictConfig`, or a function that is called with the actor's name.
 ChildLogging = Mapping[str, Any] | Callable[[str], object]
 
@@ -24,7 +26,7 @@ def pack_logging(configuration: ChildLogging | None) -> bytes:
     try:
         packed: bytes = cloudpickle.dumps(configuration)
     except Exception as error:
-        raise TypeError(f"child_logging cannot travel to child processes: {type(error).__name__}: {error}") from error
+        raise TypeError(f"child_logging cannot travel to child processes: {summary_of(error)}") from error
     return packed
 
 

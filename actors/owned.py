@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .errors import ActorError, StartFailed
+from .failure import summary_of
 from .host import Child
 from .parcel import Parcel
 from .peer import Peer
@@ -119,8 +120,6 @@ class Owned:
         except asyncio.CancelledError:
             text = "it was cancelled"
         except Exception as error:
-            text = str(error)
-            if not isinstance(error, ActorError):
-                text = f"{type(error).__name__}: {text}"
+            text = str(error) if isinstance(error, ActorError) else summary_of(error)
         if self._root.peers.get(peer.slot) is peer:
             self._root.send_frame(peer, FrameKind.OWNED, (number, value, name, cause, text))

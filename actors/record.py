@@ -15,6 +15,7 @@ from .actor import Actor
 from .directory import Directory, Place
 from .errors import Cause, ResourcesExhausted, StartFailed
 from .events import GaveUp, Restarting, Stalled
+from .failure import summary_of
 from .host import Child, ExitCallback, Host
 from .local_host import TaskHost, ThreadHost
 from .member import Member, State
@@ -111,7 +112,7 @@ class Record(Member):
             self._start_has_failed(error.cause)
             raise
         except Exception as error:  # it has no slot, or what was to travel to it cannot
-            self._start_has_failed(Cause(f"{type(error).__name__}: {error}"))
+            self._start_has_failed(Cause(summary_of(error)))
             raise
         finally:
             cancellation = None  # it holds this frame

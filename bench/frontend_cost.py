@@ -20,6 +20,7 @@ from ringcast.frontend.engine_args import EngineArgs
 from ringcast.frontend.model_source import resolve_model
 from ringcast.frontend.server.app import create_app
 from ringcast.frontend.server.run import address_of, listen, run_server
+from ringcast.frontend.server.settings import ServerSettings
 from ringcast.frontend.tokenizer import load_tokenizer
 
 from .report import ROOT, Figure, Report, Table, Target, add_out, describe_machine
@@ -110,6 +111,7 @@ def _serve(rate: float) -> None:
         ),
         drain_timeout_s=1.0,
         on_stopper=lambda stop: None,
+        settings=ServerSettings(),
     )
     if failure is not None:
         raise failure

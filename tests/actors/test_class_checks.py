@@ -177,3 +177,27 @@ async def test_a_reference_rejects_a_name_that_its_class_does_not_have(where: rt
         with pytest.raises(AttributeError, match="Holder.limit is no handler"):
             _ = holder.limit
         assert await holder.misuse(holder, "misus") == "Holder has no handler 'misus' (did you mean 'misuse'?)"
+
+
+class Recorder(rt.Actor):
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    @rt.call(concurrent=True)
+    async def note(self, number: int) -> None:
+        self.noted.append(number)
+        await asyncio.sleep(0)
+
+    @rt.call
+    async def notes(self) -> list[int]:
+        return self.noted
+
+
+@PLACES
+async def test_concurrent_handlers_begin_in_the_order_of_their_calls(where: rt.Where) -> None:
+    """Also the first one, which the actor gets while it is idle."""
+    async with rt.System() as system:
+        actor = await system.spawn(rt.spec(Recorder), where=where)
+        for _ in range(3):
+            await asyncio.gather(*(actor.note(k) for k in range(8)))
+        assert await actor.notes() == [*range(8)] * 3

@@ -163,8 +163,8 @@ def test_a_forked_child_keeps_no_name_of_its_dead_parent(start: Start, name: str
     """The lock is on what both share: the child must let go of it."""
     code = (
         "import os, sys, time; from ringcast import channels; w = channels.create(sys.argv[1])\n"
-        "if os.fork() == 0: time.sleep(30)\n"
-        "os.write(1, b'made\\n'); time.sleep(30)"
+        "if os.fork() == 0: os.write(1, b'made\\n')\n"
+        "time.sleep(30)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, name], stdout=subprocess.PIPE, text=True)
     assert line(parent) == "made"
