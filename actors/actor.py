@@ -252,6 +252,11 @@ def _checked_handlers(cls: type[_ActorBase]) -> dict[str, Descriptor]:
         if not inspect.isfunction(member):
             raise TypeError(f"{cls.__qualname__}.{name} hides a handler and is not a method: choose another name")
         setattr(cls, name, handler.overridden_by(member))
+    for name, member in vars(cls).items():
+        if not isinstance(member, Descriptor) and isinstance(getattr(member, "__wrapped__", None), Descriptor):
+            raise TypeError(
+                f"{cls.__qualname__}.{name}: a decorator hides the handler; put @rt.call or @rt.stream on top"
+            )
     return cls.handlers()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -177,6 +178,17 @@ async def test_a_reference_rejects_a_name_that_its_class_does_not_have(where: rt
         with pytest.raises(AttributeError, match="Holder.limit is no handler"):
             _ = holder.limit
         assert await holder.misuse(holder, "misus") == "Holder has no handler 'misus' (did you mean 'misuse'?)"
+
+
+def test_a_decorator_above_the_handler_mark_is_refused() -> None:
+    """Else the class would have no such handler, and nobody would say so."""
+
+    @rt.call
+    async def handler(self: Any) -> None: ...
+
+    decorated = functools.wraps(handler)(lambda self: None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Bad.work: a decorator hides the handler; put @rt.call"):
+        type("Bad", (rt.Actor,), {"work": decorated})
 
 
 class Recorder(rt.Actor):
