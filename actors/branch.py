@@ -99,7 +99,7 @@ class Branch(Member):
         self._members[below] = None
 
     def forget(self, member: Member) -> None:
-        """It has ended for good: it is a member no more."""
+        """The actor has ended for good: it is removed from the members."""
         self._members.pop(member, None)
 
     async def restart_member(self, record: Record, reason: str, timeout_s: float) -> None:
@@ -129,7 +129,7 @@ class Branch(Member):
         await awaited(self.root.tasks.start(self._start_asked_for(member), f"{member.name}: revival"))
 
     async def _start_asked_for(self, member: Member) -> None:
-        """Start a member. If that fails the strategy goes on as after a death, and the caller is told."""
+        """Start a member. If that fails, the strategy goes on as after a death, and the exception is raised."""
         try:
             await member.start()
         except ResourcesExhausted:

@@ -143,7 +143,7 @@ class ChildOutput:
         return bool(self._lines)
 
     def end(self) -> None:
-        """The child is gone: read what is left in the pipe, and no more, though other processes may still write to it.
+        """The child is gone: read what the pipe holds now. Other processes may still write to it; that is dropped.
 
         ``last`` is complete then. Lines that would hold the loop for long are passed on in later turns, or by `flush`.
         """
@@ -157,7 +157,7 @@ class ChildOutput:
         self._turn()
 
     def abandon(self) -> None:
-        """The loop is closed: pass on what was read, and read no more."""
+        """The loop is closed: pass on what was read, and stop reading."""
         self._close()
         self.flush()
 

@@ -1,7 +1,7 @@
 """Every actor of a system by its id: where it is, why it is down, who watches it.
 
 Owned by `System`, filled by supervisors, asked by the root's node. It starts and stops nothing. Of an actor that has
-ended for good it keeps no more than its last event, and that only of the last thousand.
+ended for good it keeps the last event only, for the last thousand of them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Directory:
         return record.subscribe(tell)
 
     def last_event(self, actor_id: int) -> Event | None:
-        """The actor's present state, as a watcher is told it."""
+        """The event that reports the actor's present state."""
         record = self._records.get(actor_id)
         return self._end_of(actor_id)[0] if record is None else record.last_event
 

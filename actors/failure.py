@@ -22,7 +22,7 @@ CONTEXT = "\nDuring handling of the above exception, another exception occurred:
 
 
 class Failure(NamedTuple):
-    """What is told of an exception. All three are clean Unicode: they can be encoded."""
+    """An exception in words. All three texts are clean Unicode and can be encoded."""
 
     type_name: str
     text: str

@@ -23,7 +23,7 @@ FORKED_TEXT: Final = (
 
 
 class Forkable(Protocol):
-    """What is told of a fork."""
+    """An object that is notified in a forked process."""
 
     def was_forked(self) -> None:
         """This is the new process, and this object a copy: it takes no part in anything any more."""

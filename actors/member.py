@@ -62,7 +62,7 @@ class Member(ABC):
         self.incarnation = 0
         self.cause = Cause("it has not started")
         self.budget = Budget(restart.max_restarts, restart.within_s)
-        self.last_event: Event | None = None  # its present state, as a watcher is told it
+        self.last_event: Event | None = None  # the present state, which a new watcher gets first
         self._watchers: dict[int, Callable[[Event], None]] = {}
         self._last_watcher = 0
         self._num_died = 0  # the last incarnation of which watchers were told that it died
