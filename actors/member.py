@@ -1,7 +1,7 @@
 """What a supervisor supervises, an actor or a further supervisor: its state, its budget, its events.
 
-`Record` and `Supervisor` derive from it. All events of a life are told here, so that their order is one place's
-business: see `events`.
+`Record` and `Supervisor` derive from it. All events of a life are sent from here, so that one place decides on
+their order: see `events`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Member(ABC):
     async def stop_for_restart(self, reason: str, timeout_s: float, plan: Restarting | None) -> None:
         """Stop it in order if it is up, to be started again; a caller that is cancelled waits for the end all the same.
 
-        Watchers are told ``plan``; without one, that it died.
+        Watchers get ``plan``; without one they get `Died`.
         """
 
     # Events.
@@ -108,7 +108,7 @@ class Member(ABC):
         return lambda: void(self._watchers.pop(number, None))
 
     def announce(self, event: Restarting, *, again: bool = False) -> None:
-        """It is down and going to be started: tell so, once for a start unless it is told ``again``."""
+        """It is down and will be started: report that, once for a start unless ``again`` is true."""
         assert self.state is not State.READY, f"{self.name!r} is up: a second incarnation would run beside it"
         if not self.has_ended and (again or not isinstance(self.last_event, Restarting)):
             self._tell(event)

@@ -83,7 +83,7 @@ class Route:
         return bool(self.waiting) and self.waiting[0].copying
 
     def allows_behind(self, size_bytes: int) -> bool:
-        """Whether a message of that size may leave when what waits has left, with no more credit than now."""
+        """Whether a message of that size may leave behind those that wait, with the present credit."""
         outstanding_bytes = self.outstanding_bytes + sum(outgoing.size_bytes for outgoing in self.waiting)
         return outstanding_bytes + size_bytes <= self.capacity_bytes or outstanding_bytes < self.capacity_bytes // 4
 

@@ -89,4 +89,4 @@ class NameMismatch(ChannelError):
 
 
 class NameRefused(ChannelError):
-    """The owner's decision: it is another user's process, or it admits no more programs."""
+    """The owner's decision: the program is another user's, or the name has as many as it can."""

@@ -63,7 +63,7 @@ class Door:
         self._claim = NameClaim(kind, name)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._silent: list[tuple[Link, int]] = []  # with their pids
-        self._reserve = -1  # a descriptor to turn people away with when there are no more
+        self._reserve = -1  # a descriptor for refusing visitors when all others are in use
         try:
             self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             self._record = self._claim.publish()
@@ -133,7 +133,7 @@ class Door:
                 connection.close()
 
     def _turn_away(self) -> None:
-        """No descriptor is left: who has come sees its connection closed, instead of a turn that never ends."""
+        """No descriptor is left: close the connection of the visitor, which would else keep the socket readable."""
         os.close(self._reserve)
         try:
             self._listener.accept()[0].close()

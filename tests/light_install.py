@@ -13,12 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from run_page import runnable_pages
+
 ROOT = Path(__file__).parent.parent
 # The packages of extras: were one of them here, this would not be the bare install.
 FORBIDDEN = ("numpy", "torch", "typer", "fastapi", "pytest", "transformers")
-# What these need is more than the bare install has; the tests run them elsewhere.
-ENGINE_PAGES = ("embedding", "server", "quickstart", "operations", "models")
-OTHER_EXAMPLES = ("fastapi_pool",)
+OTHER_EXAMPLES = ("fastapi_pool",)  # they need more than the bare install has; the tests run them elsewhere
 
 
 def readme_example() -> str:
@@ -42,9 +42,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
     for name, text in modules_of(ROOT / "docs" / "testing.md").items():
         (folder / name).write_text(text)
         found[f"docs/testing.md {name}"] = ["-c", f"import {name.removesuffix('.py')}"]
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        if "```python" in page.read_text() and page.stem not in (*ENGINE_PAGES, "testing"):
-            found[f"docs/{page.name}"] = [str(ROOT / "tests" / "run_page.py"), str(page)]
+    for page in runnable_pages():
+        found[f"docs/{page.name}"] = [str(ROOT / "tests" / "run_page.py"), str(page)]
     for example in sorted((ROOT / "examples").glob("*.py")):
         if example.stem not in OTHER_EXAMPLES:
             found[f"examples/{example.name}"] = [str(example)]

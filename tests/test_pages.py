@@ -8,19 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_page import runnable_pages
 
 ROOT = Path(__file__).parent.parent
-# Pages whose blocks are one program. testing.md is a module and its tests: see actors/testing/test_documentation.py.
-PAGES = [
-    path
-    for path in sorted((ROOT / "docs").glob("*.md"))
-    if "```python" in path.read_text()
-    and path.stem not in ("testing", "embedding", "server", "quickstart", "operations", "models")
-]
 pytestmark = pytest.mark.usefixtures("leak_oracle")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", runnable_pages(), ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page: Path) -> None:
     command = [sys.executable, str(ROOT / "tests" / "run_page.py"), str(page)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
